@@ -1,0 +1,2 @@
+//! The `manyhands` command.
+fn main() {}

@@ -1,0 +1,3 @@
+//! The native CPU device.
+pub mod kernels;
+pub mod simd;

@@ -1,0 +1,1 @@
+//! manyhands: train models with as many machines as they deserve.
