@@ -1,4 +1,13 @@
 //! Executes programs.
 //!
-//! A [`Device`](device) compiles a program once and runs it many times.
+//! A [`Device`] compiles a program once and runs it many times; [`CpuDevice`] is the native CPU.
+
 pub mod cpu;
+mod device;
+mod error;
+mod step;
+
+pub use cpu::CpuDevice;
+pub use device::{BufferId, Device, DeviceDescription, Evaluated, ExecutableId, Launch, MemoryPlan};
+pub use error::DeviceError;
+pub use step::StepExecutor;

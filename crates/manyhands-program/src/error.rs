@@ -94,6 +94,10 @@ pub enum Problem {
     Body { role: &'static str, idx: usize, expected: TensorType, found: TensorType },
     #[error("the body has {found} {role}, where {expected} are needed")]
     BodyCount { role: &'static str, expected: usize, found: usize },
+    #[error("bodies would be nested deeper than {limit}")]
+    TooDeep { limit: usize },
+    #[error("the result would have {rank} axes, and a tensor has at most {limit}")]
+    TooManyAxes { rank: usize, limit: usize },
     #[error("the body may hold only inputs, constants and operations, not {found}")]
     BodyNotPure { found: &'static str },
 }
@@ -161,8 +165,22 @@ pub enum ParseError {
     Unexpected { line: usize, column: usize, expected: String, found: String },
     #[error("line {line}: there is no operation `{op}`{}", suggest(suggestion))]
     UnknownOperation { line: usize, op: String, suggestion: Option<String> },
-    #[error("line {line}: `{op}`: {message}")]
+    #[error("line {line}, column {column}: {found} is not a number that can be held")]
+    Number { line: usize, column: usize, found: String },
+    #[error("line {line}: `{op}` has no attribute `{attribute}`; {}", known_attributes(known))]
+    UnknownAttribute { line: usize, op: String, attribute: String, known: Vec<&'static str> },
+    #[error("line {line}: attribute `{attribute}` is given twice")]
+    DuplicateAttribute { line: usize, attribute: String },
+    #[error("line {line}: the attributes of `{op}` do not fit: {message}")]
     Attributes { line: usize, op: String, message: String },
+    #[error("line {line}: `{op}` needs its type, such as `: f32[2, 3]`")]
+    TypeNeeded { line: usize, op: String },
+    #[error("line {line}: the text names {named} results of `{op}`, which gives {found}")]
+    ResultCount { line: usize, op: String, named: usize, found: usize },
+    #[error("line {line}: `{op}` needs a body called `{role}`")]
+    MissingBody { line: usize, op: String, role: &'static str },
+    #[error("line {line}: constants written as one value would take more than {limit} bytes of memory in all")]
+    ConstantsTooLarge { line: usize, limit: usize },
     #[error("line {line}: %{name} is used before it is defined; a program has no cycles, and operands come first")]
     UsedBeforeDefined { line: usize, name: String },
     #[error("line {line}: %{name} is not defined")]
@@ -173,8 +191,15 @@ pub enum ParseError {
     WrongType { line: usize, op: String, said: String, inferred: String },
     #[error("line {line}: {error}")]
     Program { line: usize, error: ProgramError },
-    #[error("line {line}: regions are nested deeper than {limit}")]
+    #[error("line {line}: nested deeper than {limit}")]
     TooDeep { line: usize, limit: usize },
+}
+
+fn known_attributes(known: &[&str]) -> String {
+    match known {
+        [] => "it has none".to_string(),
+        known => format!("there are {}", known.join(", ")),
+    }
 }
 
 fn suggest(suggestion: &Option<String>) -> String {

@@ -176,6 +176,7 @@ impl Tensor {
 
 /// How a tensor is written: one value for all, a list, or hexadecimal bytes where decimals would lose bits or be long.
 #[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Written {
     dtype: DType,
     shape: Shape,
@@ -190,6 +191,9 @@ struct Written {
 /// Lists longer than this are written as bytes.
 const LONGEST_LIST: usize = 64;
 
+/// One value for all is short in text and long in memory, so larger tensors are written, and read, only as bytes.
+pub(crate) const LARGEST_SPLAT: usize = 1 << 26;
+
 impl From<Tensor> for Written {
     fn from(tensor: Tensor) -> Written {
         let TensorType { dtype, shape } = tensor.ty.clone();
@@ -203,6 +207,7 @@ impl From<Tensor> for Written {
         };
         if let Some(value) = tensor.splat_value().map(|v| short_decimal(dtype, v))
             && value.is_finite()
+            && tensor.bytes.len() <= LARGEST_SPLAT
             && Tensor::filled(tensor.ty.clone(), value).bytes == tensor.bytes
         {
             written.splat = Some(value);
@@ -229,7 +234,8 @@ fn short_decimal(dtype: DType, value: f64) -> f64 {
     }
 }
 
-fn to_hex(bytes: &[u8]) -> String {
+/// The bytes as hexadecimal digits.
+pub(crate) fn to_hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble)]);
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
@@ -246,8 +252,6 @@ impl TryFrom<Written> for Tensor {
 
     fn try_from(written: Written) -> Result<Tensor, TensorError> {
         let ty = TensorType::new(written.dtype, written.shape);
-        /// A splat is short in text and long in memory, so it has a limit of its own.
-        const LARGEST_SPLAT: usize = 1 << 30;
         match written {
             Written { splat: Some(value), list: None, hex: None, .. } => {
                 if ty.n_bytes() > LARGEST_SPLAT {

@@ -1,1 +1,13 @@
 //! manyhands: train models with as many machines as they deserve.
+//!
+//! This crate is the facade: what users of the library see. So far it builds and measures training steps; jobs, layers and
+//! strategies come on top.
+
+pub mod bench;
+mod error;
+mod initial;
+
+pub use error::Error;
+pub use initial::initial_value;
+pub use manyhands_device as device;
+pub use manyhands_program as program;

@@ -1,3 +1,341 @@
 //! The native CPU device.
+//!
+//! A program is compiled once: passes fuse it, memory is planned ([`memory`]), and every operation is lowered to
+//! instructions ([`lower`]). A run then walks the instructions on a team of threads ([`team`]): each thread does its part
+//! of every instruction, and they meet after it. Nothing is allocated on the way.
+//!
+//! Invariant **D1**: results depend neither on the number of threads, nor on the instruction set, nor on cache sizes.
+
+mod compile;
+mod instruction;
 pub mod kernels;
+mod lower;
+pub mod math;
+mod memory;
 pub mod simd;
+pub mod team;
+
+use std::error::Error;
+
+use manyhands_program::{Evaluate, Program, Tensor, TensorType, optimize};
+
+use self::compile::Compiled;
+use self::instruction::{AlignedBytes, Context};
+use self::kernels::Part;
+use self::kernels::fault::Fault;
+use self::simd::Isa;
+use self::team::{Barrier, Team};
+use crate::device::{BufferId, Device, DeviceDescription, ExecutableId, Launch, MemoryPlan};
+use crate::error::DeviceError;
+
+/// Devices with this kernel set give the same bits: AVX-512, AVX2 and portable alike.
+pub const KERNEL_SET: &str = "cpu-1";
+
+/// The most threads a device may have.
+const MAX_THREADS: usize = 1024;
+
+/// The native CPU: a team of threads, buffers and compiled programs.
+pub struct CpuDevice {
+    isa: Isa,
+    team: Team,
+    /// Where all threads meet when they work on one launch.
+    barrier: Barrier,
+    executables: Vec<Option<Compiled>>,
+    buffers: Vec<Option<Buffer>>,
+    /// One per launch that can run side by side.
+    lanes: Vec<Lane>,
+    /// One per thread.
+    desks: Vec<Desk>,
+    /// Counts runs, to tell which buffers the present one uses.
+    n_runs: u64,
+}
+
+struct Buffer {
+    ty: TensorType,
+    bytes: AlignedBytes,
+    /// The last run that used it, and whether that wrote it.
+    used: (u64, bool),
+}
+
+/// What one launch has for itself while it runs.
+struct Lane {
+    arena: AlignedBytes,
+    /// The base pointers that places refer to.
+    bases: Vec<*mut u8>,
+    /// Where the lane's threads meet.
+    barrier: Barrier,
+}
+
+/// What one thread has for itself.
+#[derive(Default)]
+struct Desk {
+    scratch: AlignedBytes,
+    fault: Option<(ExecutableId, usize, Fault)>,
+}
+
+// SAFETY: the pointers are used only during a run, which borrows the device and so all that they point to.
+unsafe impl Send for Lane {}
+// SAFETY: threads only read a lane during a run; what its pointers point to is shared out by parts.
+unsafe impl Sync for Lane {}
+
+impl CpuDevice {
+    /// A device with so many threads, on the fastest instruction set that the machine has.
+    pub fn new(n_threads: usize) -> Result<CpuDevice, DeviceError> {
+        CpuDevice::with_lanes(1, n_threads, Isa::detect())
+    }
+
+    /// A device that can run `n_lanes` launches side by side with `threads_each`, on an instruction set of
+    /// [`Isa::available`]; the bits are the same on all. One launch alone gets all threads.
+    pub fn with_lanes(
+        n_lanes: usize,
+        threads_each: usize,
+        isa: Isa,
+    ) -> Result<CpuDevice, DeviceError> {
+        let n_threads = n_lanes.saturating_mul(threads_each);
+        if n_threads == 0 || n_threads > MAX_THREADS {
+            return Err(DeviceError::Threads { found: n_threads, limit: MAX_THREADS });
+        }
+        if !Isa::available().contains(&isa) {
+            return Err(DeviceError::NoSuchInstructions { name: isa.name() });
+        }
+        let lane = || Lane {
+            arena: AlignedBytes::default(),
+            bases: Vec::new(),
+            barrier: Barrier::new(threads_each),
+        };
+        Ok(CpuDevice {
+            isa,
+            team: Team::new(n_threads),
+            barrier: Barrier::new(n_threads),
+            executables: Vec::new(),
+            buffers: Vec::new(),
+            lanes: (0..n_lanes).map(|_| lane()).collect(),
+            desks: (0..n_threads).map(|_| Desk::default()).collect(),
+            n_runs: 0,
+        })
+    }
+
+    /// Compiles without running passes first.
+    fn compile_as_is(&mut self, program: &Program) -> Result<ExecutableId, DeviceError> {
+        let compiled = Compiled::new(program, self.isa, self.team.n_threads())?;
+        let id = ExecutableId(self.executables.len() as u32);
+        self.executables.push(Some(compiled));
+        Ok(id)
+    }
+
+    fn executable(&self, id: ExecutableId) -> Result<&Compiled, DeviceError> {
+        let found = self.executables.get(id.0 as usize).and_then(Option::as_ref);
+        found.ok_or(DeviceError::NoSuchExecutable { id: id.0 })
+    }
+
+    fn buffer(&self, id: BufferId) -> Result<&Buffer, DeviceError> {
+        let found = self.buffers.get(id.0 as usize).and_then(Option::as_ref);
+        found.ok_or(DeviceError::NoSuchBuffer { id: id.0 })
+    }
+
+    /// Gets a lane ready for a launch: memory, checked buffers, and their addresses.
+    fn bind(&mut self, lane_idx: usize, launch: &Launch) -> Result<(), DeviceError> {
+        let found = self.executables.get(launch.executable.0 as usize).and_then(Option::as_ref);
+        let compiled =
+            found.ok_or(DeviceError::NoSuchExecutable { id: launch.executable.0 })?;
+        let lane = &mut self.lanes[lane_idx];
+        grow(&mut lane.arena, compiled.arena_bytes, "values between operations")?;
+        lane.bases.clear();
+        lane.bases.extend([lane.arena.as_mut_ptr(), compiled.constants_ptr()]);
+        let groups = [
+            ("input", &launch.inputs, &compiled.inputs),
+            ("parameter", &launch.parameters, &compiled.parameters),
+            ("output", &launch.outputs, &compiled.outputs),
+        ];
+        for (what, ids, types) in groups {
+            if ids.len() != types.len() {
+                let (program, expected, found) = (compiled.name.clone(), types.len(), ids.len());
+                return Err(DeviceError::ArgumentCount { program, what, expected, found });
+            }
+            for (idx, (id, ty)) in ids.iter().zip(types).enumerate() {
+                let found = self.buffers.get_mut(id.0 as usize).and_then(Option::as_mut);
+                let buffer = found.ok_or(DeviceError::NoSuchBuffer { id: id.0 })?;
+                if buffer.ty != *ty {
+                    return Err(DeviceError::ArgumentType {
+                        program: compiled.name.clone(),
+                        what,
+                        idx,
+                        expected: ty.clone(),
+                        found: buffer.ty.clone(),
+                    });
+                }
+                // Two uses in one run are fine only if both read.
+                let writes = what == "output" || (what == "parameter" && compiled.updated[idx]);
+                let (last_run, written) = buffer.used;
+                if last_run == self.n_runs && (writes || written) {
+                    return Err(DeviceError::SharedBuffer { id: id.0 });
+                }
+                buffer.used = (self.n_runs, writes);
+                lane.bases.push(buffer.bytes.as_mut_ptr());
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs launches side by side, one per lane; one alone is shared by all threads.
+    fn run_lanes(&mut self, launches: &[Launch]) -> Result<(), DeviceError> {
+        for (lane, launch) in launches.iter().enumerate() {
+            self.bind(lane, launch)?;
+            let scratch = self.executable(launch.executable)?.scratch_bytes;
+            for desk in &mut self.desks {
+                grow(&mut desk.scratch, scratch, "working space")?;
+            }
+        }
+        let alone = launches.len() == 1;
+        let threads_each =
+            if alone { self.team.n_threads() } else { self.team.n_threads() / self.lanes.len() };
+        let desks = Desks(self.desks.as_mut_ptr());
+        let (isa, lanes, executables) = (self.isa, &self.lanes, &self.executables);
+        let all = &self.barrier;
+        self.team.run(&|thread_idx| {
+            let Some(launch) = launches.get(thread_idx / threads_each) else { return };
+            let lane = &lanes[thread_idx / threads_each];
+            let compiled = executables[launch.executable.0 as usize].as_ref();
+            let compiled = compiled.expect("the launch was bound");
+            // SAFETY: every thread takes the desk with its own index, which is there.
+            let desk = unsafe { desks.take(thread_idx) };
+            let context = Context {
+                isa,
+                bases: &lane.bases,
+                scratch: desk.scratch.as_mut_ptr(),
+                scratch_bytes: desk.scratch.len(),
+                barrier: if alone { all } else { &lane.barrier },
+            };
+            let part = Part { idx: thread_idx % threads_each, count: threads_each };
+            let outcome = compiled.run_part(&context, part);
+            desk.fault = outcome.err().map(|(node, fault)| (launch.executable, node, fault));
+        });
+        self.first_fault()
+    }
+
+    fn first_fault(&mut self) -> Result<(), DeviceError> {
+        let mut found = None;
+        for desk in &mut self.desks {
+            found = found.or(desk.fault.take());
+        }
+        let Some((executable, node_idx, fault)) = found else { return Ok(()) };
+        Err(self.executable(executable)?.data_error(node_idx, fault))
+    }
+}
+
+/// Makes memory large enough; it only ever grows.
+fn grow(own: &mut AlignedBytes, bytes: usize, what: &'static str) -> Result<(), DeviceError> {
+    if own.len() < bytes {
+        // The old memory goes first, so that the two are never held together.
+        *own = AlignedBytes::default();
+        *own = AlignedBytes::zeroed(bytes).ok_or(DeviceError::OutOfMemory { what, bytes })?;
+    }
+    Ok(())
+}
+
+/// The desks, each taken by its own thread during a run.
+struct Desks(*mut Desk);
+
+// SAFETY: threads reach only their own desk through it.
+unsafe impl Sync for Desks {}
+
+impl Desks {
+    /// # Safety
+    /// `idx` is a desk, and only one thread asks for it during the run.
+    #[allow(clippy::mut_from_ref)] // that is the point: each thread its own
+    unsafe fn take(&self, idx: usize) -> &mut Desk {
+        // SAFETY: the caller's word.
+        unsafe { &mut *self.0.add(idx) }
+    }
+}
+
+impl Device for CpuDevice {
+    fn describe(&self) -> DeviceDescription {
+        DeviceDescription {
+            name: "cpu".to_string(),
+            kernel_set: KERNEL_SET.to_string(),
+            hardware: self.isa.name().to_string(),
+            n_threads: self.team.n_threads(),
+        }
+    }
+
+    fn compile(&mut self, program: &Program) -> Result<ExecutableId, DeviceError> {
+        let program = optimize(program, &Folding { isa: self.isa })?;
+        self.compile_as_is(&program)
+    }
+
+    fn memory(&self, executable: ExecutableId) -> Result<MemoryPlan, DeviceError> {
+        Ok(self.executable(executable)?.memory(self.team.n_threads()))
+    }
+
+    fn release(&mut self, executable: ExecutableId) -> Result<(), DeviceError> {
+        self.executable(executable)?;
+        self.executables[executable.0 as usize] = None;
+        Ok(())
+    }
+
+    fn allocate(&mut self, ty: &TensorType) -> Result<BufferId, DeviceError> {
+        let n_bytes = ty.n_bytes();
+        let bytes = AlignedBytes::zeroed(n_bytes)
+            .ok_or(DeviceError::OutOfMemory { what: "a buffer", bytes: n_bytes })?;
+        let buffer = Some(Buffer { ty: ty.clone(), bytes, used: (0, false) });
+        // A freed slot is used again, so that a long run does not grow the table.
+        let id = self.buffers.iter().position(Option::is_none).unwrap_or(self.buffers.len());
+        match self.buffers.get_mut(id) {
+            Some(slot) => *slot = buffer,
+            None => self.buffers.push(buffer),
+        }
+        Ok(BufferId(id as u32))
+    }
+
+    fn free(&mut self, buffer: BufferId) -> Result<(), DeviceError> {
+        self.buffer(buffer)?;
+        self.buffers[buffer.0 as usize] = None;
+        Ok(())
+    }
+
+    fn buffer_type(&self, buffer: BufferId) -> Result<TensorType, DeviceError> {
+        Ok(self.buffer(buffer)?.ty.clone())
+    }
+
+    fn write(&mut self, buffer: BufferId, bytes: &[u8]) -> Result<(), DeviceError> {
+        let found = self.buffers.get_mut(buffer.0 as usize).and_then(Option::as_mut);
+        let own = found.ok_or(DeviceError::NoSuchBuffer { id: buffer.0 })?;
+        check_length(&own.ty, bytes.len())?;
+        own.bytes.as_mut_slice().copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn read(&self, buffer: BufferId, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        let own = self.buffer(buffer)?;
+        check_length(&own.ty, bytes.len())?;
+        bytes.copy_from_slice(own.bytes.as_slice());
+        Ok(())
+    }
+
+    fn run(&mut self, launches: &[Launch]) -> Result<(), DeviceError> {
+        self.n_runs += 1;
+        launches.chunks(self.lanes.len()).try_for_each(|together| self.run_lanes(together))
+    }
+}
+
+fn check_length(ty: &TensorType, found: usize) -> Result<(), DeviceError> {
+    let expected = ty.n_bytes();
+    if expected == found {
+        return Ok(());
+    }
+    Err(DeviceError::BufferLength { ty: ty.clone(), expected, found })
+}
+
+/// Computes constants with the kernels that a run would use, so that folding keeps bits.
+struct Folding {
+    isa: Isa,
+}
+
+impl Evaluate for Folding {
+    fn evaluate(&self, program: &Program) -> Result<Vec<Tensor>, Box<dyn Error + Send + Sync>> {
+        let mut device = CpuDevice::with_lanes(1, 1, self.isa)?;
+        let executable = device.compile_as_is(program)?;
+        Ok(device.evaluate_compiled(executable, program, &[], &[])?.outputs)
+    }
+}

@@ -17,6 +17,7 @@ use std::rc::Rc;
 
 use crate::dtype::DType;
 use crate::error::{Operand, Problem, ProgramError};
+use crate::gradient::{Replacement, put_in_place};
 use crate::op::{Init, Op, Role};
 use crate::program::{Program, ValueId};
 use crate::shape::{Shape, TensorType};
@@ -60,6 +61,8 @@ struct State {
     captured: Vec<(ValueId, ValueId)>,
     /// The iteration input, in the body of a scan.
     iteration: Option<ValueId>,
+    /// Operations that others stand in for: their results, and the results of what takes their place.
+    replaced: Vec<Replacement>,
 }
 
 impl Builder {
@@ -85,6 +88,7 @@ impl Builder {
             n_random: 0,
             captured: Vec::new(),
             iteration: None,
+            replaced: Vec::new(),
         };
         Builder { graph: Rc::new(Graph { state: RefCell::new(state), parent }) }
     }
@@ -102,6 +106,23 @@ impl Builder {
         let built = build(self);
         self.graph.state.borrow_mut().scope.pop();
         built
+    }
+
+    /// Runs `build` in the scope that a path such as `block0/attention` names, whatever the scope is now.
+    pub(crate) fn in_scope_of<T>(&self, path: &str, build: impl FnOnce() -> T) -> T {
+        let scope = path.split('/').filter(|name| !name.is_empty()).map(String::from).collect();
+        let before = std::mem::replace(&mut self.graph.state.borrow_mut().scope, scope);
+        let built = build();
+        self.graph.state.borrow_mut().scope = before;
+        built
+    }
+
+    /// Has [`Builder::finish`] put the operation that gives `new` in the place of the one that gives `old`: it has the
+    /// same operands, and its first results mean the same.
+    pub(crate) fn stand_in(&self, old: &[Value], new: &[Value]) {
+        let ids = |values: &[Value]| values.iter().map(Value::id).collect();
+        let replacement = Replacement { old: ids(old), new: ids(new) };
+        self.graph.state.borrow_mut().replaced.push(replacement);
     }
 
     /// A value handed in at every run.
@@ -164,17 +185,25 @@ impl Builder {
         self.graph.state.borrow_mut().program.add_update(parameter, value)
     }
 
-    fn foreign(&self, op: &str, problem: Problem) -> ProgramError {
+    pub(crate) fn foreign(&self, op: &str, problem: Problem) -> ProgramError {
         let (op, operands) = (op.to_string(), Vec::new());
         ProgramError::Operation { op, operands, problem: Box::new(problem), at: None }
     }
 
-    /// The program built so far.
+    /// The program built so far. Where gradients went through a scan, the scan that also keeps what they need takes the
+    /// place of the plain one, and values after it have other ids than while building: go by the names of outputs.
     pub fn finish(self) -> Program {
-        match Rc::try_unwrap(self.graph) {
-            Ok(graph) => graph.state.into_inner().program,
-            Err(shared) => shared.state.borrow().program.clone(),
-        }
+        let (program, replaced) = match Rc::try_unwrap(self.graph) {
+            Ok(graph) => {
+                let state = graph.state.into_inner();
+                (state.program, state.replaced)
+            }
+            Err(shared) => {
+                let state = shared.state.borrow();
+                (state.program.clone(), state.replaced.clone())
+            }
+        };
+        if replaced.is_empty() { program } else { put_in_place(&program, &replaced) }
     }
 
     /// Looks at the program built so far.
@@ -238,7 +267,7 @@ impl Builder {
     }
 
     /// The id of a value in this graph; a value of a graph around this one is captured.
-    fn resolve(&self, value: &Value) -> Result<ValueId, Problem> {
+    pub(crate) fn resolve(&self, value: &Value) -> Result<ValueId, Problem> {
         if Rc::ptr_eq(&self.graph, &value.graph) {
             return Ok(value.id);
         }

@@ -7,12 +7,38 @@ mod region;
 use crate::dtype::DType;
 use crate::error::Problem;
 use crate::op::{Binary, Init, Op, Unary};
-use crate::shape::{Shape, TensorType};
+use crate::shape::{MAX_ELEMENTS, Shape, TensorType};
+
+pub(crate) use region::MAX_NESTING;
 
 pub(crate) type Inferred = Result<Vec<TensorType>, Problem>;
 
-/// The types of an operation's results.
+/// The most axes a tensor may have.
+const MAX_AXES: usize = 32;
+
+/// The types of an operation's results. Never panics, whatever the attributes: they may come from
+/// outside.
 pub(crate) fn infer(op: &Op, operands: &[&TensorType]) -> Inferred {
+    let types = result_types(op, operands)?;
+    types.iter().try_for_each(check_size)?;
+    Ok(types)
+}
+
+/// Keeps sizes small enough that strides and byte counts never overflow, also where one axis is
+/// empty and another huge.
+fn check_size(ty: &TensorType) -> Result<(), Problem> {
+    let rank = ty.shape.rank();
+    if rank > MAX_AXES {
+        return Err(Problem::TooManyAxes { rank, limit: MAX_AXES });
+    }
+    let extent = ty.shape.iter().fold(1usize, |n, &size| n.saturating_mul(size.max(1)));
+    if extent > MAX_ELEMENTS {
+        return Err(Problem::TooLarge { ty: ty.clone() });
+    }
+    Ok(())
+}
+
+fn result_types(op: &Op, operands: &[&TensorType]) -> Inferred {
     match op {
         Op::Input { dtype, shape, .. } | Op::Iota { dtype, shape, .. } => {
             let [] = take::<0>(operands, "no")?;

@@ -76,8 +76,11 @@ pub(super) fn network(op: &Op, operands: &[&TensorType]) -> Inferred {
             let [x] = take::<1>(operands, "one")?;
             check_axis(*axis, x.shape.rank())?;
             super::reject_dtype(0, x.dtype, x.dtype == DType::Bool, "a number type")?;
-            if x.shape[*axis] == 0 || i32::try_from(x.shape[*axis]).is_err() {
-                return Err(Problem::Window { window: 1, size: x.shape[*axis] });
+            let size = x.shape[*axis];
+            if size == 0 || i32::try_from(size).is_err() {
+                let expected = "an axis with at least 1 and below 2147483648 elements";
+                let found = size.to_string();
+                return Err(Problem::Attribute { attribute: "axis", expected, found });
             }
             one(DType::I32, x.shape.without(&[*axis]))
         }
@@ -96,13 +99,13 @@ fn rows(op: &Op, operands: &[&TensorType]) -> Inferred {
         Op::Softmax | Op::LogSoftmax => {
             let [x] = take::<1>(operands, "one")?;
             float(0, x)?;
-            at_least("1", 0, x, 1)?;
+            at_least("at least 1", 0, x, 1)?;
             Ok(vec![x.clone()])
         }
         Op::SoftmaxGrad | Op::LogSoftmaxGrad => {
             let [y, dy] = take::<2>(operands, "two")?;
             float(0, y)?;
-            at_least("1", 0, y, 1)?;
+            at_least("at least 1", 0, y, 1)?;
             same(y, dy)?;
             Ok(vec![y.clone()])
         }
@@ -181,7 +184,8 @@ fn check_epsilon(epsilon: f64) -> Result<(), Problem> {
 }
 
 fn divides(what: &'static str, size: usize, parts: usize) -> Result<(), Problem> {
-    if parts > 0 && size.is_multiple_of(parts) {
+    // Nothing divides into anything, but a count of parts stays a count of something that is there.
+    if parts > 0 && parts <= size.max(1) && size.is_multiple_of(parts) {
         return Ok(());
     }
     Err(Problem::NotDivisible { what, size, parts })

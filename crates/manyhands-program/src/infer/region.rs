@@ -7,8 +7,16 @@ use crate::op::{CondSpec, Op, ScanSpec};
 use crate::program::Program;
 use crate::shape::{Shape, TensorType};
 
+/// How deep bodies may lie in bodies: what walks a program may recurse so far, and no further.
+pub(crate) const MAX_NESTING: usize = 32;
+
 pub(super) fn scan(scan: &ScanSpec, operands: &[&TensorType]) -> Inferred {
     check_pure(&scan.body)?;
+    // The iteration is an i32.
+    if i32::try_from(scan.length).is_err() {
+        let (expected, found) = ("below 2147483648", scan.length.to_string());
+        return Err(Problem::Attribute { attribute: "length", expected, found });
+    }
     let n_fed = scan.n_carried.saturating_add(scan.n_scanned);
     if operands.len() < n_fed {
         let expected = "the carried and scanned values, then what the body captures,";
@@ -75,7 +83,20 @@ pub(super) fn cond(cond: &CondSpec, operands: &[&TensorType]) -> Inferred {
     Ok(then)
 }
 
+/// How many bodies lie in each other, counting this one.
+fn depth(body: &Program) -> usize {
+    let inner = body.nodes().iter().map(|node| match &node.op {
+        Op::Scan(scan) => depth(&scan.body),
+        Op::Cond(cond) => depth(&cond.then).max(depth(&cond.otherwise)),
+        _ => 0,
+    });
+    1 + inner.max().unwrap_or(0)
+}
+
 fn check_pure(body: &Program) -> Result<(), Problem> {
+    if depth(body) > MAX_NESTING {
+        return Err(Problem::TooDeep { limit: MAX_NESTING });
+    }
     if !body.updates().is_empty() {
         return Err(Problem::BodyNotPure { found: "updates" });
     }

@@ -15,6 +15,40 @@ pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
     unsafe { kernel.run(Avx2(())) }
 }
 
+/// # Safety
+/// As for [`run`].
+#[inline(never)]
+#[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
+unsafe fn run_outlined<K: Kernel>(kernel: K) -> K::Output {
+    // SAFETY: as for `run`.
+    unsafe { kernel.run(Avx2(())) }
+}
+
+/// Eight rows of eight, turned.
+#[inline(always)]
+unsafe fn transpose8(r: [__m256; 8]) -> [__m256; 8] {
+    // SAFETY: AVX2 is enabled in every caller.
+    unsafe {
+        let zero = _mm256_setzero_ps();
+        let mut quads = [zero; 8];
+        for q in 0..2 {
+            let [a, b, c, d] = [r[4 * q], r[4 * q + 1], r[4 * q + 2], r[4 * q + 3]];
+            let (ab_low, ab_high) = (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+            let (cd_low, cd_high) = (_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+            quads[4 * q] = _mm256_shuffle_ps::<0b01_00_01_00>(ab_low, cd_low);
+            quads[4 * q + 1] = _mm256_shuffle_ps::<0b11_10_11_10>(ab_low, cd_low);
+            quads[4 * q + 2] = _mm256_shuffle_ps::<0b01_00_01_00>(ab_high, cd_high);
+            quads[4 * q + 3] = _mm256_shuffle_ps::<0b11_10_11_10>(ab_high, cd_high);
+        }
+        let mut out = [zero; 8];
+        for c in 0..4 {
+            out[c] = _mm256_permute2f128_ps::<0x20>(quads[c], quads[4 + c]);
+            out[4 + c] = _mm256_permute2f128_ps::<0x31>(quads[c], quads[4 + c]);
+        }
+        out
+    }
+}
+
 type F = [__m256; 2];
 type I = [__m256i; 2];
 
@@ -182,5 +216,32 @@ unsafe impl Lanes for Avx2 {
             let n = _mm_cvtsi32_si128(BITS as i32);
             [_mm256_sra_epi32(a[0], n), _mm256_sra_epi32(a[1], n)]
         }
+    }
+    #[inline(always)]
+    unsafe fn transpose(self, rows: [F; 16]) -> [F; 16] {
+        // SAFETY: AVX2 is enabled in every caller.
+        unsafe {
+            let mut out = [self.splat(0.0); 16];
+            // Block (i, j) of eight by eight becomes block (j, i).
+            for i in 0..2 {
+                for j in 0..2 {
+                    let block = transpose8(std::array::from_fn(|r| rows[8 * i + r][j]));
+                    for (c, column) in block.into_iter().enumerate() {
+                        out[8 * j + c][i] = column;
+                    }
+                }
+            }
+            out
+        }
+    }
+    #[inline(always)]
+    unsafe fn prefetch(self, p: *const f32) {
+        // SAFETY: a prefetch faults nowhere.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn outline<K: Kernel>(self, kernel: K) -> K::Output {
+        // SAFETY: `self` exists only where the features are there; the arguments are the caller's word.
+        unsafe { run_outlined(kernel) }
     }
 }

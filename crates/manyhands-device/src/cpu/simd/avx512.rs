@@ -15,6 +15,15 @@ pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
     unsafe { kernel.run(Avx512(())) }
 }
 
+/// # Safety
+/// As for [`run`].
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
+unsafe fn run_outlined<K: Kernel>(kernel: K) -> K::Output {
+    // SAFETY: as for `run`.
+    unsafe { kernel.run(Avx512(())) }
+}
+
 #[inline(always)]
 fn first(n: usize) -> __mmask16 {
     ((1u32 << n) - 1) as __mmask16
@@ -94,5 +103,47 @@ unsafe impl Lanes for Avx512 {
     unsafe fn shr_i<const BITS: u32>(self, a: __m512i) -> __m512i {
         // SAFETY: AVX-512 is enabled in every caller.
         unsafe { _mm512_srai_epi32::<BITS>(a) }
+    }
+    #[inline(always)]
+    unsafe fn transpose(self, r: [__m512; 16]) -> [__m512; 16] {
+        // SAFETY: AVX-512 is enabled in every caller.
+        unsafe {
+            let zero = _mm512_setzero_ps();
+            // Pairs of rows interleaved, then pairs of pairs: quad `q`, column `c` of each 128-bit block.
+            let mut quads = [zero; 16];
+            for q in 0..4 {
+                let [a, b, c, d] = [r[4 * q], r[4 * q + 1], r[4 * q + 2], r[4 * q + 3]];
+                let (ab_low, ab_high) = (_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+                let (cd_low, cd_high) = (_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+                quads[4 * q] = _mm512_shuffle_ps::<0b01_00_01_00>(ab_low, cd_low);
+                quads[4 * q + 1] = _mm512_shuffle_ps::<0b11_10_11_10>(ab_low, cd_low);
+                quads[4 * q + 2] = _mm512_shuffle_ps::<0b01_00_01_00>(ab_high, cd_high);
+                quads[4 * q + 3] = _mm512_shuffle_ps::<0b11_10_11_10>(ab_high, cd_high);
+            }
+            // Then the 128-bit blocks: block `c / 4` of every quad makes one column.
+            let mut out = [zero; 16];
+            for c in 0..4 {
+                let [q0, q1, q2, q3] = [quads[c], quads[4 + c], quads[8 + c], quads[12 + c]];
+                let low = _mm512_shuffle_f32x4::<0b10_00_10_00>(q0, q1);
+                let high = _mm512_shuffle_f32x4::<0b11_01_11_01>(q0, q1);
+                let low_next = _mm512_shuffle_f32x4::<0b10_00_10_00>(q2, q3);
+                let high_next = _mm512_shuffle_f32x4::<0b11_01_11_01>(q2, q3);
+                out[c] = _mm512_shuffle_f32x4::<0b10_00_10_00>(low, low_next);
+                out[8 + c] = _mm512_shuffle_f32x4::<0b11_01_11_01>(low, low_next);
+                out[4 + c] = _mm512_shuffle_f32x4::<0b10_00_10_00>(high, high_next);
+                out[12 + c] = _mm512_shuffle_f32x4::<0b11_01_11_01>(high, high_next);
+            }
+            out
+        }
+    }
+    #[inline(always)]
+    unsafe fn prefetch(self, p: *const f32) {
+        // SAFETY: a prefetch faults nowhere.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn outline<K: Kernel>(self, kernel: K) -> K::Output {
+        // SAFETY: `self` exists only where the features are there; the arguments are the caller's word.
+        unsafe { run_outlined(kernel) }
     }
 }

@@ -101,7 +101,7 @@ pub trait Kernel {
 /// # Safety
 /// Every method needs the instruction set of the implementing type; pointers must be valid for the lanes they touch
 /// (sixteen, or the first `n` for the `_first` forms, which never touch memory past lane `n`).
-#[allow(missing_docs, clippy::missing_safety_doc)]
+#[allow(missing_docs, clippy::missing_safety_doc, clippy::wrong_self_convention)]
 pub unsafe trait Lanes: Copy {
     /// Sixteen f32.
     type F: Copy;
@@ -167,6 +167,15 @@ pub unsafe trait Lanes: Copy {
     /// The nearest i32 (ties to even) of a value known to be in range.
     unsafe fn to_i(self, a: Self::F) -> Self::I;
     unsafe fn to_f(self, a: Self::I) -> Self::F;
+
+    /// Sixteen rows of sixteen lanes, turned: lane `i` of result `j` is lane `j` of row `i`.
+    unsafe fn transpose(self, rows: [Self::F; WIDTH]) -> [Self::F; WIDTH];
+
+    /// Asks for the cache line of `p`, which need not be valid.
+    unsafe fn prefetch(self, p: *const f32);
+
+    /// Runs `kernel` as a function of its own, so that a large kernel is compiled once and not into every caller.
+    unsafe fn outline<K: Kernel>(self, kernel: K) -> K::Output;
 
     /// Lanes as an array.
     unsafe fn to_array(self, a: Self::F) -> [f32; WIDTH] {

@@ -1,6 +1,6 @@
 //! [`Lanes`] in plain Rust: the definition that the others must match bit for bit.
 
-use super::{Lanes, WIDTH};
+use super::{Kernel, Lanes, WIDTH};
 
 /// Arrays of sixteen; the compiler vectorises what it can.
 #[derive(Clone, Copy)]
@@ -191,5 +191,16 @@ unsafe impl Lanes for Portable {
     #[inline(always)]
     unsafe fn to_f(self, a: Self::I) -> Self::F {
         std::array::from_fn(|i| a[i] as f32)
+    }
+    #[inline(always)]
+    unsafe fn transpose(self, rows: [Self::F; WIDTH]) -> [Self::F; WIDTH] {
+        std::array::from_fn(|j| std::array::from_fn(|i| rows[i][j]))
+    }
+    #[inline(always)]
+    unsafe fn prefetch(self, _: *const f32) {}
+    #[inline(never)]
+    unsafe fn outline<K: Kernel>(self, kernel: K) -> K::Output {
+        // SAFETY: the arguments are the caller's word.
+        unsafe { kernel.run(self) }
     }
 }

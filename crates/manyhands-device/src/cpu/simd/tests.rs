@@ -45,6 +45,10 @@ impl Kernel for Everything {
             l.store_first(out.as_mut_ptr(), b, self.n);
             seen.extend(out.map(f32::to_bits));
             seen.push(l.sum_lanes(a).to_bits());
+            let rows: [L::F; WIDTH] = std::array::from_fn(|i| l.mul(a, l.splat(1.0 + i as f32)));
+            for column in l.transpose(rows) {
+                seen.extend(l.to_array(column).map(f32::to_bits));
+            }
             seen.push(l.max_lanes(a).to_bits());
         }
         seen
@@ -66,6 +70,32 @@ fn every_instruction_set_gives_the_same_bits() {
             // SAFETY: as above.
             let got = unsafe { isa.run(Everything { a, b, n }) };
             assert_eq!(got, want, "{}", isa.name());
+        }
+    }
+}
+
+#[test]
+fn transpose_turns_rows_into_columns() {
+    struct Turn([[f32; WIDTH]; WIDTH]);
+    impl Kernel for Turn {
+        type Output = [[f32; WIDTH]; WIDTH];
+        #[inline(always)]
+        unsafe fn run<L: Lanes>(self, l: L) -> Self::Output {
+            // SAFETY: every row has sixteen lanes.
+            unsafe {
+                l.transpose(self.0.map(|row| l.load(row.as_ptr()))).map(|column| l.to_array(column))
+            }
+        }
+    }
+    let rows: [[f32; WIDTH]; WIDTH] =
+        std::array::from_fn(|i| std::array::from_fn(|j| (100 * i + j) as f32));
+    for isa in Isa::available() {
+        // SAFETY: the instruction set is the machine's own; the kernel owns its data.
+        let turned = unsafe { isa.run(Turn(rows)) };
+        for (i, row) in rows.iter().enumerate() {
+            for (j, want) in row.iter().enumerate() {
+                assert_eq!(turned[j][i], *want, "{} row {i} column {j}", isa.name());
+            }
         }
     }
 }

@@ -1,0 +1,170 @@
+//! What a device is: it compiles programs, holds buffers, runs, and reads back.
+//!
+//! The trait is shaped so that an accelerator behind the PJRT C API can implement it: buffers and executables are handles,
+//! a run takes and fills buffers, and parameters are updated in place (an accelerator donates the old buffer and takes the
+//! new one under the same handle). Nothing here knows of threads, pointers or caches.
+
+use manyhands_program::{Program, Tensor, TensorType};
+
+use crate::error::DeviceError;
+
+/// A compiled program of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ExecutableId(pub(crate) u32);
+
+/// A tensor in a device's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BufferId(pub(crate) u32);
+
+/// What a device is, for reports and for the bit contract.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceDescription {
+    /// Such as `cpu`.
+    pub name: String,
+    /// Devices with the same kernel set give the same bits.
+    pub kernel_set: String,
+    /// The instruction set or model, for people.
+    pub hardware: String,
+    /// Threads that work together on one run.
+    pub n_threads: usize,
+}
+
+/// The memory that running a compiled program takes, known before it runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryPlan {
+    /// Inputs, parameters and outputs, held by the caller's buffers.
+    pub argument_bytes: usize,
+    /// Constants.
+    pub constant_bytes: usize,
+    /// Values between operations, after sharing memory among those that are never alive together.
+    pub temporary_bytes: usize,
+    /// Working space of kernels, all threads together.
+    pub scratch_bytes: usize,
+}
+
+impl MemoryPlan {
+    /// Everything together.
+    pub fn peak_bytes(&self) -> usize {
+        self.argument_bytes + self.constant_bytes + self.temporary_bytes + self.scratch_bytes
+    }
+}
+
+/// One run of a compiled program on given buffers, each list in the program's order.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// What to run.
+    pub executable: ExecutableId,
+    /// The program's inputs.
+    pub inputs: Vec<BufferId>,
+    /// The program's parameters; updates replace their contents.
+    pub parameters: Vec<BufferId>,
+    /// Filled with the program's outputs.
+    pub outputs: Vec<BufferId>,
+}
+
+/// Executes programs.
+pub trait Device: Send {
+    /// What it is.
+    fn describe(&self) -> DeviceDescription;
+
+    /// Compiles a program, once; it can then be run many times.
+    fn compile(&mut self, program: &Program) -> Result<ExecutableId, DeviceError>;
+
+    /// The memory that running takes.
+    fn memory(&self, executable: ExecutableId) -> Result<MemoryPlan, DeviceError>;
+
+    /// Forgets a compiled program.
+    fn release(&mut self, executable: ExecutableId) -> Result<(), DeviceError>;
+
+    /// A buffer of zeros.
+    fn allocate(&mut self, ty: &TensorType) -> Result<BufferId, DeviceError>;
+
+    /// Gives a buffer back.
+    fn free(&mut self, buffer: BufferId) -> Result<(), DeviceError>;
+
+    /// What a buffer holds.
+    fn buffer_type(&self, buffer: BufferId) -> Result<TensorType, DeviceError>;
+
+    /// Fills a buffer from little-endian bytes of exactly its size.
+    fn write(&mut self, buffer: BufferId, bytes: &[u8]) -> Result<(), DeviceError>;
+
+    /// Copies a buffer's little-endian bytes out; `bytes` has exactly its size.
+    fn read(&self, buffer: BufferId, bytes: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Runs the launches, which must not depend on each other: none may write what another reads or writes. One launch
+    /// has the whole device; several may share it side by side.
+    fn run(&mut self, launches: &[Launch]) -> Result<(), DeviceError>;
+
+    /// A buffer that holds a tensor.
+    fn upload(&mut self, tensor: &Tensor) -> Result<BufferId, DeviceError> {
+        let buffer = self.allocate(tensor.ty())?;
+        self.write(buffer, tensor.bytes())?;
+        Ok(buffer)
+    }
+
+    /// The tensor that a buffer holds.
+    fn download(&self, buffer: BufferId) -> Result<Tensor, DeviceError> {
+        let ty = self.buffer_type(buffer)?;
+        let mut bytes = vec![0; ty.n_bytes()];
+        self.read(buffer, &mut bytes)?;
+        Ok(Tensor::from_bytes(ty, bytes)?)
+    }
+
+    /// Compiles and runs a program once: its outputs, then its updated parameters, from its inputs and parameters. For
+    /// tests, constant folding and one-off computations.
+    fn evaluate(
+        &mut self,
+        program: &Program,
+        inputs: &[Tensor],
+        parameters: &[Tensor],
+    ) -> Result<Evaluated, DeviceError> {
+        let executable = self.compile(program)?;
+        let result = self.evaluate_compiled(executable, program, inputs, parameters);
+        self.release(executable)?;
+        result
+    }
+
+    /// As [`Device::evaluate`], for a program that is compiled already.
+    fn evaluate_compiled(
+        &mut self,
+        executable: ExecutableId,
+        program: &Program,
+        inputs: &[Tensor],
+        parameters: &[Tensor],
+    ) -> Result<Evaluated, DeviceError> {
+        let mut launch =
+            Launch { executable, inputs: vec![], parameters: vec![], outputs: vec![] };
+        for tensor in inputs {
+            launch.inputs.push(self.upload(tensor)?);
+        }
+        for tensor in parameters {
+            launch.parameters.push(self.upload(tensor)?);
+        }
+        for output in program.outputs() {
+            launch.outputs.push(self.allocate(program.ty(output.value))?);
+        }
+        let ran = self.run(std::slice::from_ref(&launch));
+        let download = |buffers: &[BufferId]| {
+            buffers.iter().map(|&buffer| self.download(buffer)).collect::<Result<Vec<_>, _>>()
+        };
+        let evaluated = ran.and_then(|()| {
+            Ok(Evaluated {
+                outputs: download(&launch.outputs)?,
+                parameters: download(&launch.parameters)?,
+            })
+        });
+        for buffer in launch.inputs.iter().chain(&launch.parameters).chain(&launch.outputs) {
+            self.free(*buffer)?;
+        }
+        evaluated
+    }
+}
+
+/// What [`Device::evaluate`] gives.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Evaluated {
+    /// The outputs, in the program's order.
+    pub outputs: Vec<Tensor>,
+    /// The parameters after the run, in the program's order.
+    pub parameters: Vec<Tensor>,
+}

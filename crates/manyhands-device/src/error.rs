@@ -1,0 +1,48 @@
+//! The errors of devices: each says what was asked, of what, and what would be right.
+
+use manyhands_program::{ProgramError, TensorError, TensorType};
+use thiserror::Error;
+
+use crate::cpu::kernels::fault::Fault;
+
+/// Why a device cannot do what it is asked.
+#[derive(Clone, Debug, Error, PartialEq)]
+#[allow(missing_docs)]
+pub enum DeviceError {
+    #[error("buffer {id} does not exist on this device, or was freed")]
+    NoSuchBuffer { id: u32 },
+    #[error("executable {id} does not exist on this device, or was released")]
+    NoSuchExecutable { id: u32 },
+    #[error("the buffer {ty} takes {expected} bytes, but {found} were given")]
+    BufferLength { ty: TensorType, expected: usize, found: usize },
+    #[error("program \"{program}\" takes {expected} {what}s, but {found} were given")]
+    ArgumentCount { program: String, what: &'static str, expected: usize, found: usize },
+    #[error("{what} {idx} of program \"{program}\" is {expected}, but the buffer holds {found}")]
+    ArgumentType {
+        program: String,
+        what: &'static str,
+        idx: usize,
+        expected: TensorType,
+        found: TensorType,
+    },
+    #[error(
+        "a buffer is written by one part of a run and used by another; give each its own buffer"
+    )]
+    SharedBuffer { id: u32 },
+    #[error("`{op}` in program \"{program}\"{place}: {fault}")]
+    Data { program: String, op: String, place: String, fault: Fault },
+    #[error("`{op}` sums over grains, which a device runs as two programs: split it first")]
+    UnsplitGrains { op: &'static str },
+    #[error("a device needs at least one thread and at most {limit}, not {found}")]
+    Threads { found: usize, limit: usize },
+    #[error("this machine does not have the {name} instructions")]
+    NoSuchInstructions { name: &'static str },
+    #[error("{bytes} bytes for {what} could not be allocated")]
+    OutOfMemory { what: &'static str, bytes: usize },
+    #[error("the program has no {what} called \"{name}\"")]
+    NoSuchName { what: &'static str, name: String },
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+}

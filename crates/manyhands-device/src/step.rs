@@ -1,0 +1,335 @@
+//! A training step on a device: grains one by one or side by side, their sums along the fixed tree, then the update.
+//!
+//! The training program is split at its sums over grains. The per-grain part runs once per grain; every second grain adds
+//! its results straight onto its left neighbour's ("accumulating"); larger subtrees are merged; the last additions happen
+//! inside the once-a-step part. Which lane does which grain never changes the result: the tree is over grain indices.
+
+use std::collections::HashMap;
+
+use manyhands_program::{
+    DType, GrainAction, Partials, Program, RANDOM_CONTEXT, Shape, Tensor, TensorType, accumulating,
+    is_sum, joining, merging, partials, split_grains, tree_schedule,
+};
+
+use crate::device::{BufferId, Device, ExecutableId, Launch};
+use crate::error::DeviceError;
+
+/// A training program ready to run on a device.
+pub struct StepExecutor {
+    device: Box<dyn Device>,
+    parameters: HashMap<String, BufferId>,
+    /// Inputs of the per-grain part, one set per grain.
+    grain_inputs: Vec<HashMap<String, BufferId>>,
+    /// Inputs of the once-a-step part.
+    step_inputs: HashMap<String, BufferId>,
+    /// Outputs of the per-grain part, one set per grain, and of the once-a-step part.
+    grain_outputs: Vec<HashMap<String, BufferId>>,
+    step_outputs: HashMap<String, BufferId>,
+    /// Launches that run side by side, round after round; the last is the update.
+    rounds: Vec<Vec<Launch>>,
+    executables: Vec<ExecutableId>,
+    buffer_bytes: usize,
+}
+
+/// A program with its compiled form.
+struct Part {
+    program: Program,
+    executable: ExecutableId,
+}
+
+impl StepExecutor {
+    /// Compiles a training program for steps of `n_grains`, shared out over `n_lanes` of the device.
+    pub fn new(
+        device: Box<dyn Device>,
+        program: &Program,
+        n_grains: usize,
+        n_lanes: usize,
+    ) -> Result<StepExecutor, DeviceError> {
+        let split = split_grains(program)?;
+        let shared = partials(n_grains, n_lanes);
+        let step = joining(&split.step, &shared)?;
+        let mut executor = StepExecutor {
+            device,
+            parameters: HashMap::new(),
+            grain_inputs: vec![HashMap::new(); n_grains],
+            step_inputs: HashMap::new(),
+            grain_outputs: vec![HashMap::new(); n_grains],
+            step_outputs: HashMap::new(),
+            rounds: Vec::new(),
+            executables: Vec::new(),
+            buffer_bytes: 0,
+        };
+        let parts = Parts {
+            accumulate: executor.compile(accumulating(&split.grain)?)?,
+            merge: executor.compile(merging(&split.grain)?)?,
+            write: executor.compile(split.grain)?,
+            step: executor.compile(step)?,
+        };
+        executor.allocate(&parts)?;
+        executor.schedule(&parts, &shared)?;
+        Ok(executor)
+    }
+
+    fn compile(&mut self, program: Program) -> Result<Part, DeviceError> {
+        let executable = self.device.compile(&program)?;
+        self.executables.push(executable);
+        Ok(Part { program, executable })
+    }
+
+    fn buffer(&mut self, ty: &TensorType) -> Result<BufferId, DeviceError> {
+        self.buffer_bytes += ty.n_bytes();
+        self.device.allocate(ty)
+    }
+
+    /// Buffers for everything that has a name.
+    fn allocate(&mut self, parts: &Parts) -> Result<(), DeviceError> {
+        for program in [&parts.write.program, &parts.step.program] {
+            for (name, _, value) in program.parameters() {
+                if !self.parameters.contains_key(name) {
+                    let buffer = self.buffer(program.ty(value))?;
+                    self.parameters.insert(name.to_string(), buffer);
+                }
+            }
+        }
+        let grain = &parts.write.program;
+        for idx in 0..self.grain_inputs.len() {
+            for (name, value) in grain.inputs() {
+                let buffer = self.buffer(grain.ty(value))?;
+                self.grain_inputs[idx].insert(name.to_string(), buffer);
+            }
+            for output in grain.outputs().iter().filter(|output| !is_sum(&output.name)) {
+                let buffer = self.buffer(grain.ty(output.value))?;
+                self.grain_outputs[idx].insert(output.name.clone(), buffer);
+            }
+        }
+        let step = &parts.step.program;
+        for (name, value) in step.inputs().filter(|(name, _)| !is_partial_sum(name)) {
+            let buffer = self.buffer(step.ty(value))?;
+            self.step_inputs.insert(name.to_string(), buffer);
+        }
+        for output in step.outputs() {
+            let buffer = self.buffer(step.ty(output.value))?;
+            self.step_outputs.insert(output.name.clone(), buffer);
+        }
+        Ok(())
+    }
+
+    /// Lays out the launches of a step.
+    fn schedule(&mut self, parts: &Parts, shared: &Partials) -> Result<(), DeviceError> {
+        let n_lanes = shared.partials.iter().map(|partial| partial.lane + 1).max().unwrap_or(1);
+        let mut queues: Vec<Vec<Launch>> = vec![Vec::new(); n_lanes];
+        // A lane's spare slots serve all of its partial sums, one after the other.
+        let mut spares: Vec<Vec<Slot>> = vec![Vec::new(); n_lanes];
+        let mut totals = Vec::new();
+        for partial in &shared.partials {
+            let total = self.slot(&parts.write.program)?;
+            let actions = tree_schedule(partial.grains.len());
+            let n_slots = actions.iter().map(|action| highest_slot(action) + 1).max().unwrap_or(1);
+            while spares[partial.lane].len() + 1 < n_slots {
+                let slot = self.slot(&parts.write.program)?;
+                spares[partial.lane].push(slot);
+            }
+            let slot = |idx: usize| match idx {
+                0 => &total,
+                other => &spares[partial.lane][other - 1],
+            };
+            for action in actions {
+                queues[partial.lane].push(match action {
+                    GrainAction::Write { grain, slot: s } => {
+                        self.write_launch(parts, partial.grains.start + grain, slot(s))
+                    }
+                    GrainAction::Accumulate { grain, slot: s } => {
+                        self.accumulate_launch(parts, partial.grains.start + grain, slot(s))
+                    }
+                    GrainAction::Merge { into, from } => {
+                        merge_launch(parts, slot(into), slot(from))
+                    }
+                });
+            }
+            totals.push(total);
+        }
+        let n_rounds = queues.iter().map(Vec::len).max().unwrap_or(0);
+        for round in 0..n_rounds {
+            let launches = queues.iter().filter_map(|queue| queue.get(round).cloned());
+            self.rounds.push(launches.collect());
+        }
+        let update = self.step_launch(parts, &totals);
+        self.rounds.push(vec![update]);
+        Ok(())
+    }
+
+    /// Buffers for one set of sums.
+    fn slot(&mut self, grain: &Program) -> Result<Slot, DeviceError> {
+        let sums = grain.outputs().iter().filter(|output| is_sum(&output.name));
+        sums.map(|output| Ok((output.name.clone(), self.buffer(grain.ty(output.value))?))).collect()
+    }
+
+    fn write_launch(&self, parts: &Parts, grain: usize, slot: &Slot) -> Launch {
+        let program = &parts.write.program;
+        let output = |name: &str| slot.get(name).unwrap_or_else(|| &self.grain_outputs[grain][name]);
+        Launch {
+            executable: parts.write.executable,
+            inputs: program.inputs().map(|(name, _)| self.grain_inputs[grain][name]).collect(),
+            parameters: program.parameters().map(|(name, ..)| self.parameters[name]).collect(),
+            outputs: program.outputs().iter().map(|output_| *output(&output_.name)).collect(),
+        }
+    }
+
+    fn accumulate_launch(&self, parts: &Parts, grain: usize, slot: &Slot) -> Launch {
+        let program = &parts.accumulate.program;
+        let parameter = |name: &str| slot.get(name).unwrap_or_else(|| &self.parameters[name]);
+        let outputs = program.outputs().iter();
+        Launch {
+            executable: parts.accumulate.executable,
+            inputs: program.inputs().map(|(name, _)| self.grain_inputs[grain][name]).collect(),
+            parameters: program.parameters().map(|(name, ..)| *parameter(name)).collect(),
+            outputs: outputs.map(|output| self.grain_outputs[grain][&output.name]).collect(),
+        }
+    }
+
+    fn step_launch(&self, parts: &Parts, totals: &[Slot]) -> Launch {
+        let program = &parts.step.program;
+        let input = |name: &str| match name.split_once('.') {
+            Some((sum, idx)) if is_partial_sum(name) => {
+                totals[idx.parse::<usize>().expect("partial sums are numbered")][sum]
+            }
+            _ => totals[0].get(name).copied().unwrap_or_else(|| self.step_inputs[name]),
+        };
+        Launch {
+            executable: parts.step.executable,
+            inputs: program.inputs().map(|(name, _)| input(name)).collect(),
+            parameters: program.parameters().map(|(name, ..)| self.parameters[name]).collect(),
+            outputs: program.outputs().iter().map(|o| self.step_outputs[&o.name]).collect(),
+        }
+    }
+
+    /// Runs one step on what the inputs hold.
+    pub fn run(&mut self) -> Result<(), DeviceError> {
+        self.rounds.iter().try_for_each(|launches| self.device.run(launches))
+    }
+
+    /// Tells random operations which seed and step this is; each grain knows its own number.
+    pub fn set_random_context(&mut self, seed: u64, step: u64) -> Result<(), DeviceError> {
+        for (grain, inputs) in self.grain_inputs.iter().enumerate() {
+            if let Some(&buffer) = inputs.get(RANDOM_CONTEXT) {
+                let context = [seed, step, grain as u64].map(u64::to_le_bytes);
+                self.device.write(buffer, context.as_flattened())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills an input of one grain.
+    pub fn write_grain_input(
+        &mut self,
+        grain: usize,
+        name: &str,
+        bytes: &[u8],
+    ) -> Result<(), DeviceError> {
+        let buffer = self.grain_inputs.get(grain).and_then(|inputs| inputs.get(name));
+        let buffer = buffer.ok_or_else(|| no_such("input", name))?;
+        self.device.write(*buffer, bytes)
+    }
+
+    /// Fills an f32 scalar input of the once-a-step part.
+    pub fn write_step_scalar(&mut self, name: &str, value: f32) -> Result<(), DeviceError> {
+        let buffer = self.step_inputs.get(name).ok_or_else(|| no_such("input", name))?;
+        let (expected, found) =
+            (TensorType::new(DType::F32, Shape::scalar()), self.device.buffer_type(*buffer)?);
+        if expected != found {
+            return Err(DeviceError::BufferLength { ty: found, expected: 4, found: 4 });
+        }
+        self.device.write(*buffer, &value.to_le_bytes())
+    }
+
+    /// Whether the once-a-step part has such an input.
+    pub fn has_step_input(&self, name: &str) -> bool {
+        self.step_inputs.contains_key(name)
+    }
+
+    /// The value of an output of the once-a-step part after the last step.
+    pub fn step_output(&self, name: &str) -> Result<Tensor, DeviceError> {
+        let buffer = self.step_outputs.get(name).ok_or_else(|| no_such("output", name))?;
+        self.device.download(*buffer)
+    }
+
+    /// The value of an output of one grain after the last step.
+    pub fn grain_output(&self, grain: usize, name: &str) -> Result<Tensor, DeviceError> {
+        let buffer = self.grain_outputs.get(grain).and_then(|outputs| outputs.get(name));
+        self.device.download(*buffer.ok_or_else(|| no_such("output", name))?)
+    }
+
+    /// A parameter's present value.
+    pub fn parameter(&self, name: &str) -> Result<Tensor, DeviceError> {
+        let buffer = self.parameters.get(name).ok_or_else(|| no_such("parameter", name))?;
+        self.device.download(*buffer)
+    }
+
+    /// Gives a parameter a value.
+    pub fn set_parameter(&mut self, name: &str, value: &Tensor) -> Result<(), DeviceError> {
+        let buffer = *self.parameters.get(name).ok_or_else(|| no_such("parameter", name))?;
+        let expected = self.device.buffer_type(buffer)?;
+        if expected != *value.ty() {
+            let (program, what) = (name.to_string(), "parameter");
+            let found = value.ty().clone();
+            return Err(DeviceError::ArgumentType { program, what, idx: 0, expected, found });
+        }
+        self.device.write(buffer, value.bytes())
+    }
+
+    /// The device that it runs on.
+    pub fn device_mut(&mut self) -> &mut dyn Device {
+        self.device.as_mut()
+    }
+
+    /// The bytes that a step takes: buffers held here, and the largest program's temporaries, constants and scratch.
+    pub fn peak_bytes(&self) -> Result<usize, DeviceError> {
+        let mut constants = 0;
+        let mut working = 0;
+        for &executable in &self.executables {
+            let memory = self.device.memory(executable)?;
+            constants += memory.constant_bytes;
+            working = working.max(memory.temporary_bytes + memory.scratch_bytes);
+        }
+        Ok(self.buffer_bytes + constants + working)
+    }
+}
+
+/// The highest slot that an action uses.
+fn highest_slot(action: &GrainAction) -> usize {
+    match *action {
+        GrainAction::Write { slot, .. } | GrainAction::Accumulate { slot, .. } => slot,
+        GrainAction::Merge { into, from } => into.max(from),
+    }
+}
+
+/// The programs of a step.
+struct Parts {
+    write: Part,
+    accumulate: Part,
+    merge: Part,
+    step: Part,
+}
+
+/// One set of sums, by name.
+type Slot = HashMap<String, BufferId>;
+
+fn merge_launch(parts: &Parts, into: &Slot, from: &Slot) -> Launch {
+    let program = &parts.merge.program;
+    let right = |name: &str| from[&format!("sum{}", name.trim_start_matches("right"))];
+    Launch {
+        executable: parts.merge.executable,
+        inputs: program.inputs().map(|(name, _)| right(name)).collect(),
+        parameters: program.parameters().map(|(name, ..)| into[name]).collect(),
+        outputs: Vec::new(),
+    }
+}
+
+/// Whether a name is that of a sum (`sum3`) or of one partial sum of it (`sum3.1`).
+fn is_partial_sum(name: &str) -> bool {
+    is_sum(name.split_once('.').map_or(name, |(sum, _)| sum))
+}
+
+fn no_such(what: &'static str, name: &str) -> DeviceError {
+    DeviceError::NoSuchName { what, name: name.to_string() }
+}

@@ -1,0 +1,146 @@
+//! A training step: from a loss per grain to updates of all parameters, in one program.
+//!
+//! Gradients and losses are sums per grain; each is summed over grains, and the divisor is applied once to the total. See
+//! [`split_grains`](crate::split_grains) for how the program is then run.
+
+use serde::{Deserialize, Serialize};
+
+use crate::builder::{Builder, Value};
+use crate::dtype::DType;
+use crate::error::ProgramError;
+use crate::op::Role;
+use crate::optimizer::{Clip, Optimizer, setting};
+use crate::program::{Program, ValueId};
+use crate::shape::Shape;
+
+/// The name of the input that carries the rate of a step.
+pub const RATE: &str = "rate";
+/// The name of the input that carries the number of a step, 1 at the first.
+pub const STEP: &str = "step";
+/// The name of the output that carries the mean loss of a step.
+pub const LOSS: &str = "loss";
+
+/// How a model is trained.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Training {
+    /// How parameters follow their gradients.
+    pub optimizer: Optimizer,
+    /// How gradients are kept small, if they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clip: Option<Clip>,
+}
+
+impl Training {
+    /// Adds a training step to a program: gradients of `loss_sum` with respect to every weight that it depends on, summed
+    /// over grains, divided by the total of `divisor` (a scalar: the samples, tokens or weights of a grain), clipped, and
+    /// turned into updates. The program gets the f32 inputs `rate` and `step` and the output `loss`.
+    #[track_caller]
+    pub fn add_step(
+        &self,
+        builder: &Builder,
+        loss_sum: &Value,
+        divisor: &Value,
+    ) -> Result<(), ProgramError> {
+        self.optimizer.check()?;
+        let weights = builder.inspect(|program| weights_behind(program, loss_sum.id()));
+        let weights: Vec<Value> = weights.into_iter().map(|id| builder.value(id)).collect();
+        let uses = builder.gradients_per_use(loss_sum, &weights.iter().collect::<Vec<_>>())?;
+        let total_loss = loss_sum.grain_sum()?;
+        let total_divisor = divisor.grain_sum()?.cast(loss_sum.dtype())?;
+        let inverse = (1.0 / &total_divisor)?;
+        let mut gradients = Vec::with_capacity(weights.len());
+        for (weight, uses) in weights.iter().zip(&uses) {
+            gradients.push((summed(uses)? * inverse.cast(weight.dtype())?)?);
+        }
+        if let Some(clip) = &self.clip {
+            gradients = clip.apply(&gradients)?;
+        }
+        let rate = builder.input(RATE, DType::F32, Shape::scalar())?;
+        let step = builder.input(STEP, DType::F32, Shape::scalar())?;
+        for (weight, gradient) in weights.iter().zip(&gradients) {
+            self.optimizer.update(builder, weight, gradient, &rate, &step)?;
+        }
+        builder.output(LOSS, &(total_loss / total_divisor)?)
+    }
+}
+
+/// Each use of a weight is summed over grains by itself; the totals are added in program order.
+fn summed(uses: &[Value]) -> Result<Value, ProgramError> {
+    let mut total: Option<Value> = None;
+    for part in uses {
+        let sum = part.grain_sum()?;
+        total = Some(match total {
+            Some(before) => (before + sum)?,
+            None => sum,
+        });
+    }
+    Ok(total.expect("a weight that the loss depends on has a use"))
+}
+
+/// The weights that a value depends on, in program order.
+fn weights_behind(program: &Program, value: ValueId) -> Vec<ValueId> {
+    let mut needed = vec![false; program.nodes().len()];
+    needed[program.definer_idx(value)] = true;
+    for (idx, node) in program.nodes().iter().enumerate().rev() {
+        if needed[idx] {
+            node.operands.iter().for_each(|&operand| needed[program.definer_idx(operand)] = true);
+        }
+    }
+    program
+        .parameters()
+        .filter(|(_, role, id)| *role == Role::Weight && needed[program.definer_idx(*id)])
+        .filter(|(_, _, id)| program.ty(*id).dtype.is_float())
+        .map(|(_, _, id)| id)
+        .collect()
+}
+
+/// Running statistics of a batch norm, as updates: `running += momentum * (mean over grains - running)`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RunningStatistics {
+    /// How far the running statistics move towards those of a step.
+    pub momentum: f64,
+}
+
+impl Default for RunningStatistics {
+    fn default() -> RunningStatistics {
+        RunningStatistics { momentum: 0.1 }
+    }
+}
+
+impl RunningStatistics {
+    /// Updates the running mean and variance (parameters with [`Role::Statistic`]) from those of each grain, averaged over
+    /// grains. `n_samples` is how many elements per channel a grain has: the running variance is the unbiased one.
+    #[track_caller]
+    pub fn add_updates(
+        &self,
+        builder: &Builder,
+        [mean, variance]: [&Value; 2],
+        [running_mean, running_variance]: [&Value; 2],
+        n_samples: usize,
+    ) -> Result<(), ProgramError> {
+        let holds = (0.0..=1.0).contains(&self.momentum);
+        setting("the momentum of running statistics", "between 0 and 1", self.momentum, holds)?;
+        let unbiased = n_samples as f64 / n_samples.saturating_sub(1).max(1) as f64;
+        self.follow(builder, mean, running_mean, 1.0)?;
+        self.follow(builder, variance, running_variance, unbiased)
+    }
+
+    fn follow(
+        &self,
+        builder: &Builder,
+        now: &Value,
+        running: &Value,
+        factor: f64,
+    ) -> Result<(), ProgramError> {
+        let n_grains = builder.scalar(now.dtype(), 1.0)?.grain_sum()?;
+        let average = (now.grain_sum()? / n_grains)?;
+        let kept = (running * (1.0 - self.momentum))?;
+        let next = (kept + (average * (self.momentum * factor))?)?;
+        builder.update(running, &next)
+    }
+}
+
+#[cfg(test)]
+mod tests;
