@@ -4,6 +4,8 @@
 //! Tolerance: the norm of the difference is at most 1e-5 of the norm of what was recorded, for each tensor, in f32; 1e-6 in
 //! f64, where the recorded numbers' own rounding to f32 is what differs.
 
+#![allow(clippy::unwrap_used)] // a panic is how a test says that it cannot go on
+
 use manyhands_device::{CpuDevice, Device};
 use manyhands_program::{
     Builder, Clip, DType, Init, Op, Optimizer, Program, ProgramError, Role, Shape, Tensor, Value,
@@ -38,6 +40,15 @@ fn difference(found: &Tensor, expected: &Tensor, tolerance: f64) -> Option<Strin
     // Where the right answer is zero there is nothing to be relative to.
     let close = off <= tolerance * size + 1e-7;
     (!close).then(|| format!("off by {off:e} of {size:e}: {found:?} instead of {expected:?}"))
+}
+
+#[test]
+fn the_comparison_notices_a_small_error() {
+    let tensor = |last: f32| Tensor::new([3], &[1.0f32, -2.0, last]).unwrap();
+    assert_eq!(difference(&tensor(3.0), &tensor(3.0), 1e-5), None);
+    assert_eq!(difference(&tensor(3.00001), &tensor(3.0), 1e-5), None);
+    assert!(difference(&tensor(3.0001), &tensor(3.0), 1e-5).is_some());
+    assert!(difference(&tensor(f32::NAN), &tensor(3.0), 1e-5).is_some());
 }
 
 fn build(case: &Json, g: &Builder, x: &[Value]) -> Result<Vec<Value>, ProgramError> {

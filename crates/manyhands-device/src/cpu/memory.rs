@@ -6,7 +6,9 @@
 
 use std::collections::HashMap;
 
-use manyhands_program::{Addend, DType, Op, Program, Spread, ValueId};
+use manyhands_program::{Addend, DType, Node, Op, Program, Spread, ValueId};
+
+use super::lower::{reads_rows, writes_rows};
 
 /// Arena offsets are multiples of this, a cache line.
 const ALIGNMENT: usize = 64;
@@ -68,11 +70,59 @@ impl Layout {
     }
 }
 
+/// From one row to the next of a slice of the last axis that is never copied out, because all who read it can step over
+/// what lies between: the queries, keys and values that one product made side by side.
+pub(super) fn side_by_side_row(program: &Program, value: ValueId) -> Option<usize> {
+    let node = program.definer(value);
+    let Op::Slice { start, limit, stride } = &node.op else { return None };
+    let whole = &program.ty(node.operands[0]).shape;
+    let last = whole.rank().checked_sub(1)?;
+    let only_last = whole.rank() == 3
+        && stride.iter().all(|&s| s == 1)
+        && (0..last).all(|a| start[a] == 0 && limit[a] == whole[a]);
+    let kept = program.outputs().iter().map(|output| output.value);
+    let kept = kept.chain(program.updates().iter().map(|update| update.value));
+    let read_in_rows = |user: &Node| {
+        let uses = user.operands.iter().enumerate().filter(|(_, operand)| **operand == value);
+        uses.into_iter().all(|(idx, _)| reads_rows(program, user, idx))
+    };
+    let fits = only_last
+        && kept.into_iter().all(|other| other != value)
+        && program.nodes().iter().all(read_in_rows);
+    fits.then(|| whole[last])
+}
+
+/// The concatenation along the last axis into which a result is written directly, and at which byte of each row: the
+/// gradients of queries, keys and values that were slices of one value.
+pub(super) fn side_by_side_target(program: &Program, value: ValueId) -> Option<(ValueId, usize)> {
+    let mut users = program.nodes().iter().filter(|node| node.operands.contains(&value));
+    let (Some(user), None) = (users.next(), users.next()) else { return None };
+    let Op::Concatenate { axis: 2 } = user.op else { return None };
+    let counts = |operand: &ValueId| user.operands.iter().filter(|o| *o == operand).count();
+    let kept = |operand: &ValueId| {
+        program.outputs().iter().any(|output| output.value == *operand)
+            || program.updates().iter().any(|update| update.value == *operand)
+    };
+    let fits = user.operands.iter().all(|operand| {
+        let uses = program.nodes().iter().filter(|node| node.operands.contains(operand)).count();
+        writes_rows(program, *operand) && uses == 1 && counts(operand) == 1 && !kept(operand)
+    });
+    let before = user.operands.iter().take_while(|operand| **operand != value);
+    let offset = before.map(|&operand| program.ty(operand).shape.last()).sum::<usize>();
+    fits.then(|| (user.results[0], offset * program.ty(value).dtype.size()))
+}
+
 /// The elements of the operand with which a node's result is identical, as an offset in bytes: such nodes do no work.
 pub(super) fn alias_offset(program: &Program, node_idx: usize) -> Option<usize> {
     let node = &program.nodes()[node_idx];
     match &node.op {
         Op::Reshape { .. } => Some(0),
+        // Its operands were written where they belong; the first lies at the start.
+        Op::Concatenate { .. } if side_by_side_target(program, node.operands[0]).is_some() => Some(0),
+        Op::Slice { start, .. } if side_by_side_row(program, node.results[0]).is_some() => {
+            let (first, ty) = (start[start.len() - 1], program.ty(node.operands[0]));
+            Some(first * ty.dtype.size())
+        }
         Op::Slice { start, limit, stride } => {
             let ty = program.ty(node.operands[0]);
             let cut = (0..start.len()).find(|&a| limit[a] - start[a] != ty.shape[a])?;
@@ -132,6 +182,8 @@ impl<'a> Planner<'a> {
             constants: Vec::new(),
             copies: Vec::new(),
         };
+        // The root of a value, or of the concatenation that it is written into.
+        let mut joined: HashMap<ValueId, usize> = HashMap::new();
         let n_inputs = program.inputs().count() as u32;
         let (mut next_input, mut next_parameter) = (ARGUMENTS, ARGUMENTS + n_inputs);
         for (idx, node) in program.nodes().iter().enumerate() {
@@ -155,9 +207,17 @@ impl<'a> Planner<'a> {
                 _ => None,
             };
             for &result in &node.results {
-                let n_bytes = program.ty(result).n_bytes();
-                planner.of.push((planner.roots.len(), 0));
-                planner.roots.push(Root { n_bytes, fixed, born: idx, dies: idx, heir_of: None });
+                let (whole, offset) = match node.op {
+                    Op::AttentionGrad(_) => side_by_side_target(program, result),
+                    _ => None,
+                }
+                .unwrap_or((result, 0));
+                let root = *joined.entry(whole).or_insert_with(|| {
+                    let n_bytes = program.ty(whole).n_bytes();
+                    planner.roots.push(Root { n_bytes, fixed, born: idx, dies: idx, heir_of: None });
+                    planner.roots.len() - 1
+                });
+                planner.of.push((root, offset));
             }
         }
         planner

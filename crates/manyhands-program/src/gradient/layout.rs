@@ -1,7 +1,7 @@
 //! Rules of operations that move elements, and of reductions: each is the other's transpose.
 
 use super::{Contributions, Forward};
-use crate::builder::Value;
+use crate::builder::{Builder, Value};
 use crate::error::ProgramError;
 use crate::op::{Op, Reduction, SQUARE_BLOCK};
 use crate::shape::Shape;
@@ -118,4 +118,43 @@ fn block_square_sums(x: &Value, g: &Value) -> Built {
     let spread = g.broadcast([n_blocks, SQUARE_BLOCK], &[0])?.reshape([n_blocks * SQUARE_BLOCK])?;
     let own = spread.slice_axis(0, 0, n)?.reshape(x.shape())?;
     (x * own)? * 2.0
+}
+
+/// Where contributions are what slices of an axis, one beside the other and together all of it, gave back: the axis and
+/// the parts in order. Joined they are the gradient, and no zeros need be added.
+pub(super) fn side_by_side(
+    builder: &Builder,
+    contributions: &[Value],
+) -> Option<(usize, Vec<Value>)> {
+    if contributions.len() < 2 {
+        return None;
+    }
+    builder.inspect(|program| {
+        let mut parts = Vec::new();
+        let mut cut = None;
+        for contribution in contributions {
+            let node = program.definer(contribution.id());
+            let Op::Pad { low, high, interior } = &node.op else { return None };
+            let Op::Constant(filling) = &program.definer(node.operands[1]).op else { return None };
+            let padded: Vec<usize> = (0..low.len()).filter(|&a| low[a] + high[a] > 0).collect();
+            let &[axis] = padded.as_slice() else { return None };
+            let zeros = filling.splat_value().is_some_and(|zero| zero == 0.0);
+            if !zeros || interior.iter().any(|&gap| gap > 0) || *cut.get_or_insert(axis) != axis {
+                return None;
+            }
+            parts.push((low[axis], high[axis], node.operands[0]));
+        }
+        let axis = cut?;
+        parts.sort_by_key(|part| part.0);
+        let whole = contributions[0].shape()[axis];
+        let mut end = 0;
+        for &(low, high, part) in &parts {
+            if low != end || low + program.ty(part).shape[axis] + high != whole {
+                return None;
+            }
+            end = whole - high;
+        }
+        let parts = parts.into_iter().map(|(.., part)| builder.value(part)).collect();
+        (end == whole).then_some((axis, parts))
+    })
 }

@@ -157,11 +157,12 @@ impl<'a> Pullback<'a> {
         if let Some(total) = self.totals.get(&value) {
             return Ok(Some(total.clone()));
         }
-        let mut uses = self.uses[value.idx()].iter().rev();
-        let Some(first) = uses.next() else { return Ok(None) };
+        let uses: Vec<Value> = self.uses[value.idx()].iter().rev().cloned().collect();
+        let Some((first, rest)) = uses.split_first() else { return Ok(None) };
         let scope = self.builder.inspect(|program| program.definer(value).scope.clone());
-        let total = self.builder.in_scope_of(&scope, || {
-            uses.try_fold(first.clone(), |sum, contribution| sum + contribution)
+        let total = self.builder.in_scope_of(&scope, || match layout::side_by_side(self.builder, &uses) {
+            Some((axis, parts)) => self.builder.concatenate(axis, &parts.iter().collect::<Vec<_>>()),
+            None => rest.iter().try_fold(first.clone(), |sum, contribution| sum + contribution),
         })?;
         self.totals.insert(value, total.clone());
         Ok(Some(total))

@@ -47,6 +47,7 @@ macro_rules! with_bits {
         }
     };
 }
+pub(super) use with_bits;
 
 /// How to carry out one operation that moves elements.
 #[derive(Clone, Debug)]
@@ -93,8 +94,8 @@ impl LayoutPlan {
     ///
     /// # Safety
     /// `isa` is available. Operands and result are valid for all elements of the types that the
-    /// plan was made for, aligned to them, and do not overlap. Each part writes elements of its own;
-    /// all parts together write all of them, unless one faults.
+    /// plan was made for, aligned to them, and do not overlap. Each part writes elements of its
+    /// own; all parts together write all of them, unless one faults.
     pub unsafe fn run(
         &self,
         isa: Isa,

@@ -9,6 +9,8 @@ mod regions;
 mod rows;
 mod windows;
 
+pub(super) use attention::{reads_rows, writes_rows};
+
 use manyhands_program::{DType, Node, Op, Program, Shape, TensorType};
 
 use super::compile::Compiled;

@@ -97,16 +97,17 @@ fn a_cond_loses_the_results_that_nobody_needs() {
           %0 = input {name: "x"} : f32[2]
           %1 = input {name: "y"} : f32[2]
           %2 = input {name: "flag"} : bool[]
-          %3 = add %0, %1 : f32[2]
-          %4 = neg %0 : f32[2]
-          %5 = cond %2, %3, %4 : f32[2] then {
-            %0 = input {name: "captured1"} : f32[2]
-            output out1 = %0
+          %3 = cond %2, %0, %1, %0 : f32[2] then {
+            %0 = input {name: "captured0"} : f32[2]
+            %1 = input {name: "captured1"} : f32[2]
+            %2 = add %0, %1 : f32[2]
+            output out1 = %2
           } otherwise {
             %0 = input {name: "captured1"} : f32[2]
-            output out1 = %0
+            %1 = exp %0 : f32[2]
+            output out1 = %1
           }
-          output second = %5
+          output second = %3
         }
     "#]]
     .assert_eq(&after.to_string());

@@ -4,7 +4,7 @@
 use super::super::Part;
 use super::super::window::Axis;
 use super::span::{Reading, Span, Spans};
-use super::tile::{Epilogue, MAX_PIXELS, PANEL, Walk, tile, with_const};
+use super::tile::{Epilogue, MAX_PIXELS, PANEL, Places, Walk, tile, with_const};
 use crate::cpu::simd::{Kernel, Lanes, WIDTH};
 
 /// Tiles that go through all panels together.
@@ -64,6 +64,7 @@ impl Correlate {
 impl Kernel for Correlate {
     type Output = ();
 
+    // SAFETY: called by `Isa::run` alone; the pointers are what the public functions ask for.
     #[inline(always)]
     unsafe fn run<L: Lanes>(self, l: L) {
         let (source_height, source_width) =
@@ -118,10 +119,10 @@ struct Pixels {
 impl Pixels {
     /// The offsets of `n` outputs from number `first` on.
     #[inline(always)]
-    fn offsets(&self, first: usize, n: usize) -> ([usize; MAX_PIXELS], [usize; MAX_PIXELS]) {
-        let (mut x_at, mut y_at) = ([0; MAX_PIXELS], [0; MAX_PIXELS]);
+    fn places(&self, first: usize, n: usize) -> Places {
+        let mut places = Places { x: [0; MAX_PIXELS], y: [0; MAX_PIXELS] };
         let (mut row, mut col) = (first / self.n_cols, first % self.n_cols);
-        for (x, y) in x_at.iter_mut().zip(&mut y_at).take(n) {
+        for (x, y) in places.x.iter_mut().zip(&mut places.y).take(n) {
             *x = self.x_start + row * self.x_row + col * self.x_col;
             *y = self.y_start + row * self.y_row + col * self.y_col;
             col += 1;
@@ -129,7 +130,7 @@ impl Pixels {
                 (row, col) = (row + 1, 0);
             }
         }
-        (x_at, y_at)
+        places
     }
 }
 
@@ -254,7 +255,7 @@ impl Correlate {
     #[inline(always)]
     unsafe fn tile<L: Lanes>(&self, l: L, panel: &Panel, pixels: &Pixels, first: usize, n: usize) {
         let (walk, x) = (&panel.walk, self.source.wrapping_add(panel.source));
-        let (x_at, y_at) = pixels.offsets(first, n);
+        let places = pixels.places(first, n);
         let mut done = 0;
         while done < panel.width {
             let mut epilogue = self.epilogue;
@@ -265,23 +266,23 @@ impl Correlate {
                 epilogue.gate = epilogue.gate.wrapping_add(panel.target + done);
             }
             let y = self.target.wrapping_add(panel.target + done);
-            let w = panel.weights.wrapping_add(done);
+            let ends = (x, panel.weights.wrapping_add(done), y);
             let lanes = panel.n_channels - done;
             // SAFETY: offsets are of outputs that exist and of the taps that they have.
             unsafe {
                 if self.depthwise {
                     with_const!(L, n, P, {
-                        tile::<L, P, 1, true>(l, walk, x, &x_at, w, epilogue, y, &y_at, lanes)
+                        tile::<L, P, 1, true>(l, walk, &places, ends, epilogue, lanes)
                     });
                     done += WIDTH;
                 } else if L::TILE_VECTORS > 1 && done + PANEL <= panel.width {
                     with_const!(L, n, P, {
-                        tile::<L, P, 2, false>(l, walk, x, &x_at, w, epilogue, y, &y_at, lanes)
+                        tile::<L, P, 2, false>(l, walk, &places, ends, epilogue, lanes)
                     });
                     done += PANEL;
                 } else {
                     with_const!(L, n, P, {
-                        tile::<L, P, 1, false>(l, walk, x, &x_at, w, epilogue, y, &y_at, lanes)
+                        tile::<L, P, 1, false>(l, walk, &places, ends, epilogue, lanes)
                     });
                     done += WIDTH;
                 }

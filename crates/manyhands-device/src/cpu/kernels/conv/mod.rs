@@ -14,6 +14,8 @@
 //!   element of a block's gradient is one chain over `(n, oh, ow)`, padding positions counted as
 //!   zeros; blocks are added in order.
 
+#![allow(clippy::too_many_arguments)] // the operands of an operation, each once
+
 mod correlate;
 mod packing;
 mod span;
@@ -119,7 +121,6 @@ pub unsafe fn pack_weights(
 /// # Safety
 /// `x`, `packed` (of [`Direction::Forward`]), `bias` (`Cout` floats) and `y` are valid and do not
 /// overlap where written; the machine has `isa`. Other parts may run at the same time.
-#[allow(clippy::too_many_arguments)] // the operands of the operation, each once
 pub unsafe fn forward(
     isa: Isa,
     shape: &ConvShape,
@@ -178,7 +179,6 @@ pub unsafe fn weight_grad(
 
 /// # Safety
 /// As for [`forward`].
-#[allow(clippy::too_many_arguments)]
 unsafe fn correlate(
     isa: Isa,
     shape: &ConvShape,

@@ -4,6 +4,8 @@
 //! registers while it walks the taps and the input channels, so every output element is one chain
 //! of fused multiply-adds in that order whatever the size of the tile.
 
+#![allow(clippy::needless_range_loop)] // plain counted loops unroll into registers
+
 use crate::cpu::simd::{Lanes, WIDTH};
 
 /// The most positions of a tile.
@@ -38,34 +40,34 @@ pub(super) struct Epilogue {
     pub(super) gate: *const f32,
 }
 
+/// Where the positions of a tile read and write: offsets into the input and the output.
+pub(super) struct Places {
+    pub(super) x: [usize; MAX_PIXELS],
+    pub(super) y: [usize; MAX_PIXELS],
+}
+
 /// Sums, finishes and stores `P` positions by `V` vectors, of which the first `n_channels` lanes
 /// exist. An input value meets all channels of the tile, or, `DEPTHWISE`, each channel its own.
+/// Pointers are of input, weights (`V` vectors a row; `n_channels` lanes where depthwise), output.
 ///
 /// # Safety
-/// Every offset that the walk reaches from `x + x_at[i]` is inside the input, `weights` holds the
-/// walk's rows of `V` vectors (of `n_channels` lanes where depthwise), and `y + y_at[i]` and the
-/// bias have `n_channels` places.
+/// All that the walk and the epilogue reach from the places is inside its buffer.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)] // one call site; a struct would only rename them
-#[allow(clippy::needless_range_loop)] // plain counted loops unroll into registers
 pub(super) unsafe fn tile<L: Lanes, const P: usize, const V: usize, const DEPTHWISE: bool>(
     l: L,
     walk: &Walk,
-    x: *const f32,
-    x_at: &[usize; MAX_PIXELS],
-    weights: *const f32,
+    places: &Places,
+    (x, weights, y): (*const f32, *const f32, *mut f32),
     epilogue: Epilogue,
-    y: *mut f32,
-    y_at: &[usize; MAX_PIXELS],
     n_channels: usize,
 ) {
+    let lanes = |v: usize| n_channels.saturating_sub(v * WIDTH).min(WIDTH);
     // SAFETY: the caller's word on all offsets; pointers of walks without taps are never read.
     unsafe {
-        let lanes = |v: usize| n_channels.saturating_sub(v * WIDTH).min(WIDTH);
         let mut sums = [[l.splat(0.0); V]; P];
         let mut from = [x; P];
         for p in 0..P {
-            from[p] = x.wrapping_add(x_at[p]);
+            from[p] = x.wrapping_add(places.x[p]);
         }
         // The lines that are written at the end are asked for a few at a time: all at once they
         // would hold up the weights.
@@ -74,7 +76,7 @@ pub(super) unsafe fn tile<L: Lanes, const P: usize, const V: usize, const DEPTHW
         for tap_row in 0..walk.rows.0 {
             for tap_col in 0..walk.cols.0 {
                 let upto = P.min(asked + n_asks);
-                for at in &y_at[asked..upto] {
+                for at in &places.y[asked..upto] {
                     for v in 0..V {
                         l.prefetch(y.wrapping_add(at + v * WIDTH));
                     }
@@ -92,17 +94,13 @@ pub(super) unsafe fn tile<L: Lanes, const P: usize, const V: usize, const DEPTHW
                         };
                     }
                     for p in 0..P {
-                        if DEPTHWISE {
-                            for v in 0..V {
-                                let value = from[p].wrapping_add(at + v * WIDTH);
-                                let value = l.load_first(value, lanes(v));
-                                sums[p][v] = l.mul_add(value, row[v], sums[p][v]);
-                            }
-                        } else {
-                            let value = l.splat(*from[p].add(at));
-                            for v in 0..V {
-                                sums[p][v] = l.mul_add(value, row[v], sums[p][v]);
-                            }
+                        let value = from[p].wrapping_add(at);
+                        for v in 0..V {
+                            let value = match DEPTHWISE {
+                                true => l.load_first(value.wrapping_add(v * WIDTH), lanes(v)),
+                                false => l.splat(*value),
+                            };
+                            sums[p][v] = l.mul_add(value, row[v], sums[p][v]);
                         }
                     }
                     w = w.wrapping_add(walk.weight_row);
@@ -110,8 +108,40 @@ pub(super) unsafe fn tile<L: Lanes, const P: usize, const V: usize, const DEPTHW
                 }
             }
         }
-        // Each step is a loop of its own with a small body: only then do all of them unroll, and
-        // the sums stay in registers.
+        let sums = finish(l, sums, &places.y, epilogue, n_channels);
+        if n_channels >= V * WIDTH {
+            for p in 0..P {
+                for v in 0..V {
+                    l.store(y.wrapping_add(places.y[p] + v * WIDTH), sums[p][v]);
+                }
+            }
+        } else {
+            for p in 0..P {
+                for v in 0..V {
+                    let to = y.wrapping_add(places.y[p] + v * WIDTH);
+                    l.store_first(to, sums[p][v], lanes(v));
+                }
+            }
+        }
+    }
+}
+
+/// The epilogue of a tile. Each step is a loop of its own with a small body: only then do all of
+/// them unroll, and the sums stay in registers.
+///
+/// # Safety
+/// As for [`tile`].
+#[inline(always)]
+unsafe fn finish<L: Lanes, const P: usize, const V: usize>(
+    l: L,
+    mut sums: [[L::F; V]; P],
+    y_at: &[usize; MAX_PIXELS],
+    epilogue: Epilogue,
+    n_channels: usize,
+) -> [[L::F; V]; P] {
+    let lanes = |v: usize| n_channels.saturating_sub(v * WIDTH).min(WIDTH);
+    // SAFETY: the caller's word; masked loads touch only the channels that exist.
+    unsafe {
         if !epilogue.bias.is_null() {
             let mut bias = [l.splat(0.0); V];
             for v in 0..V {
@@ -139,20 +169,8 @@ pub(super) unsafe fn tile<L: Lanes, const P: usize, const V: usize, const DEPTHW
                 }
             }
         }
-        if n_channels >= V * WIDTH {
-            for p in 0..P {
-                for v in 0..V {
-                    l.store(y.wrapping_add(y_at[p] + v * WIDTH), sums[p][v]);
-                }
-            }
-        } else {
-            for p in 0..P {
-                for v in 0..V {
-                    l.store_first(y.wrapping_add(y_at[p] + v * WIDTH), sums[p][v], lanes(v));
-                }
-            }
-        }
     }
+    sums
 }
 
 /// Runs `$body` with `$P` a constant equal to `$n`, which is one to `L::TILE_ROWS` and at most

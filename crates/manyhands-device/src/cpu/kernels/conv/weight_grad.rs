@@ -7,6 +7,8 @@
 //! segment of it, its sums kept in scratch, so that all tiles use the segment while it is near;
 //! pausing changes no bit.
 
+#![allow(clippy::needless_range_loop)] // plain counted loops unroll into registers
+
 use super::super::Part;
 use super::ConvShape;
 use super::tile::{MAX_PIXELS, with_const};
@@ -144,6 +146,7 @@ impl Tiles {
 impl Kernel for WeightGrad {
     type Output = ();
 
+    // SAFETY: called by `Isa::run` alone; the pointers are what the public functions ask for.
     #[inline(always)]
     unsafe fn run<L: Lanes>(self, l: L) {
         let shape = &self.shape;
@@ -298,7 +301,6 @@ const DEPTHWISE: u8 = 2;
 /// # Safety
 /// As for the kernel.
 #[inline(always)]
-#[allow(clippy::needless_range_loop)] // plain counted loops unroll into registers
 unsafe fn tile<L: Lanes, const R: usize, const V: usize, const KIND: u8>(
     l: L,
     segment: &Segment,

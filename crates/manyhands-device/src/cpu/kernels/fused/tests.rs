@@ -300,7 +300,7 @@ fn random_expression(spreads: &[usize], choices: &[(u8, u16, u16, u16)]) -> Expr
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
     fn random_expressions_agree_with_single_elements(

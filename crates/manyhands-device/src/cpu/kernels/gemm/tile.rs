@@ -185,8 +185,11 @@ impl Tile {
                 }
             }
             if finish.activation == Activation::Relu {
-                for x in acc.iter_mut().flatten() {
-                    *x = l.max(l.splat(0.0), *x);
+                // Two loops, since a flattened one keeps the accumulators in memory.
+                for row in acc.iter_mut() {
+                    for x in row.iter_mut() {
+                        *x = l.max(l.splat(0.0), *x);
+                    }
                 }
             }
             for (r, row) in acc.iter().enumerate() {

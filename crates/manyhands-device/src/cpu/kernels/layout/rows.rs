@@ -75,6 +75,12 @@ impl Gather {
         part: Part,
     ) -> Result<(), Fault> {
         let Around { outer, size, inner, n_indices, .. } = self.0;
+        if outer == 0 {
+            // There is nothing to pick, but a bad index is a fault all the same.
+            // SAFETY: as the caller says.
+            return (0..n_indices)
+                .try_for_each(|position| unsafe { self.0.index(indices, position).map(|_| ()) });
+        }
         let rows = part.range(outer * n_indices, super::line::<T>().div_ceil(inner.max(1)));
         for row in rows {
             let (block, position) = (row / n_indices, row % n_indices);

@@ -1,5 +1,7 @@
 //! The fast layout kernels against the plain evaluator, on random shapes, for all element types.
 
+use std::ops::RangeInclusive;
+
 use manyhands_program::{DType, Op, Program, Shape, Tensor, TensorType, ValueId};
 use proptest::prelude::*;
 
@@ -63,10 +65,10 @@ fn dtype() -> impl Strategy<Value = DType> {
     proptest::sample::select(DType::ALL.to_vec())
 }
 
-/// Shapes of up to four axes; sometimes one that is long, sometimes an empty one.
-fn shape(max_rank: usize) -> impl Strategy<Value = Vec<usize>> {
+/// Shapes with so many axes; sometimes one that is long, sometimes an empty one.
+fn shape(rank: RangeInclusive<usize>) -> impl Strategy<Value = Vec<usize>> {
     let size = prop_oneof![12 => 1..6usize, 3 => 15..36usize, 1 => Just(0usize)];
-    proptest::collection::vec(size, 0..=max_rank)
+    proptest::collection::vec(size, rank)
 }
 
 /// A number per axis, from a seed.
@@ -76,10 +78,14 @@ fn per_axis(seed: u64, axis: usize, below: usize) -> usize {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 120, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 120,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
-    fn broadcasts_equal_the_plain_ones(dtype in dtype(), to in shape(4), seed: u64) {
+    fn broadcasts_equal_the_plain_ones(dtype in dtype(), to in shape(0..=4), seed: u64) {
         let kept: Vec<usize> = (0..to.len()).filter(|&axis| per_axis(seed, axis, 3) > 0).collect();
         let stretched = |axis: usize| per_axis(seed >> 9, axis, 3) == 0;
         let sizes = kept.iter().map(|&axis| if stretched(axis) { 1 } else { to[axis] });
@@ -88,7 +94,7 @@ proptest! {
     }
 
     #[test]
-    fn transposes_equal_the_plain_ones(dtype in dtype(), from in shape(4), seed: u64) {
+    fn transposes_equal_the_plain_ones(dtype in dtype(), from in shape(0..=4), seed: u64) {
         let mut order: Vec<usize> = (0..from.len()).collect();
         order.sort_by_key(|&axis| per_axis(seed, axis, 1000));
         check(&Op::Transpose { order }, &[scrambled(dtype, from, seed)]);
@@ -103,7 +109,7 @@ proptest! {
     }
 
     #[test]
-    fn slices_equal_the_plain_ones(dtype in dtype(), from in shape(4), seed: u64) {
+    fn slices_equal_the_plain_ones(dtype in dtype(), from in shape(0..=4), seed: u64) {
         let start = |axis: usize| per_axis(seed, axis, from[axis] + 1);
         let limit = |axis: usize| {
             start(axis) + per_axis(seed >> 5, axis, from[axis] - start(axis) + 1)
@@ -118,7 +124,7 @@ proptest! {
     }
 
     #[test]
-    fn paddings_equal_the_plain_ones(dtype in dtype(), from in shape(3), seed: u64) {
+    fn paddings_equal_the_plain_ones(dtype in dtype(), from in shape(0..=3), seed: u64) {
         let list = |seed: u64| (0..from.len()).map(|axis| per_axis(seed, axis, 5) / 2).collect();
         let op = Op::Pad { low: list(seed), high: list(seed >> 3), interior: list(seed >> 9) };
         let value = scrambled(dtype, Shape::scalar(), seed + 1);
@@ -127,9 +133,13 @@ proptest! {
 
     #[test]
     fn concatenations_equal_the_plain_ones(
-        dtype in dtype(), from in shape(3), n in 1..4usize, axis in 0..3usize, seed in 0..u64::MAX / 2,
+        dtype in dtype(),
+        from in shape(1..=3),
+        n in 1..4usize,
+        axis in 0..3usize,
+        seed in 0..u64::MAX / 2,
     ) {
-        prop_assume!(axis < from.len());
+        let axis = axis % from.len();
         let operands: Vec<Tensor> = (0..n).map(|idx| {
             let mut sizes = from.clone();
             sizes[axis] = per_axis(seed, idx, 7);
@@ -140,18 +150,23 @@ proptest! {
 
     #[test]
     fn gathers_equal_the_plain_ones(
-        dtype in dtype(), from in shape(3), n in 0..9usize, axis in 0..3usize, wide: bool, seed: u64,
+        dtype in dtype(),
+        from in shape(1..=3),
+        n in 0..9usize,
+        axis in 0..3usize,
+        wide: bool,
+        seed: u64,
     ) {
-        prop_assume!(axis < from.len());
+        let axis = axis % from.len();
         let indices = indices(wide, n, from[axis], seed);
         check(&Op::Gather { axis }, &[scrambled(dtype, from, seed), indices]);
     }
 
     #[test]
     fn scattered_sums_equal_the_plain_ones(
-        from in shape(3), n in 0..30usize, axis in 0..3usize, wide: bool, seed: u64,
+        from in shape(1..=3), n in 0..30usize, axis in 0..3usize, wide: bool, seed: u64,
     ) {
-        prop_assume!(axis < from.len());
+        let axis = axis % from.len();
         let indices = indices(wide, n, from[axis], seed);
         let base = scrambled(DType::F32, from.clone(), seed);
         let mut sizes = from;

@@ -63,7 +63,7 @@ pub(super) fn dropout(rate: f64, key: u64, call: &mut Call<'_>) {
     if ty.dtype == DType::F32 {
         let (x, y) = (call.operand::<f32>(0), call.result::<f32>(0));
         let (x, y, n) = (x.as_ptr(), y.data(), y.len());
-        // SAFETY: every machine has the portable instructions; operand and result have `n` elements.
+        // SAFETY: every machine has the portable instructions; both have `n` elements.
         unsafe { random::dropout(Isa::Portable, place, rate as f32, x, y, n, Part::WHOLE) };
         return;
     }

@@ -1,8 +1,8 @@
 //! Arithmetic on single elements, one definition for every element type.
 //!
 //! Every float computes in f64 and rounds once. For add, subtract, multiply, divide and square root
-//! that *is* the IEEE operation of the narrower types: f64 has more than twice their digits and two,
-//! so the first rounding never changes what the second decides.
+//! that *is* the IEEE operation of the narrower types: f64 has more than twice their digits and
+//! two, so the first rounding never changes what the second decides.
 
 use half::{bf16, f16};
 use manyhands_program::DType;
@@ -96,14 +96,16 @@ pub(super) trait Number: Convert + PartialOrd {
         if self.is_nan() || self < other { self } else { other }
     }
 
-    /// -1, 0 or 1; zeros and NaN stay what they are.
+    /// -1, 0 or 1; NaN stays what it is.
     fn sign(self) -> Self {
-        if self > Self::ZERO {
+        if self.is_nan() {
+            self
+        } else if self > Self::ZERO {
             Self::count(1)
         } else if self < Self::ZERO {
             Self::count(1).neg()
         } else {
-            self
+            Self::ZERO
         }
     }
 }
@@ -272,8 +274,8 @@ float!(f32, F32, |value| value as f32);
 float!(f16, F16, |value| f16::from_f32_const(real_to_odd(value)));
 float!(bf16, Bf16, |value| bf16::from_f32_const(real_to_odd(value)));
 
-/// To f32, where an inexact value goes to its neighbour with an odd last bit: rounding that again to
-/// a still narrower type is then the same as rounding once. (`half` rounds twice from f64, and not
+/// To f32, where an inexact value goes to its neighbour with an odd last bit: rounding that again
+/// to a still narrower type is then the same as rounding once. (`half` rounds twice from f64, and not
 /// alike on every machine.)
 fn real_to_odd(value: f64) -> f32 {
     let near = value as f32;

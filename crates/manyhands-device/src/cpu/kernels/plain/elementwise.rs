@@ -28,7 +28,7 @@ pub(super) fn run(op: &Op, call: &Call<'_>) {
         }
         Op::Select => {
             let condition = call.operand::<Truth>(0);
-            with_bits!(call.operand_type(1).dtype, T => {
+            with_bits!(call.operand_type(1).dtype.size(), T => {
                 let (yes, no) = (call.raw_operand::<T>(1), call.raw_operand::<T>(2));
                 let pick = |i: usize| if condition[i].holds() { yes[i] } else { no[i] };
                 call.raw_result::<T>(0).fill(pick);
@@ -86,7 +86,8 @@ fn unary_number<T: Number>(unary: Unary, x: T) -> T {
         Unary::Neg => x.neg(),
         Unary::Abs => x.abs(),
         Unary::Sign => x.sign(),
-        Unary::Relu => x.larger(T::ZERO),
+        Unary::Relu if x < T::ZERO => T::ZERO,
+        Unary::Relu => x,
         other => unreachable!("{} is for floats", other.name()),
     }
 }

@@ -13,15 +13,17 @@ use crate::cpu::kernels::fault::Fault;
 pub(super) fn run(op: &Op, call: &Call<'_>) -> Result<(), Fault> {
     let dtype = call.operand_type(0).dtype;
     match op {
-        Op::Concatenate { axis } => with_bits!(dtype, T => concatenate::<T>(*axis, call)),
-        Op::Pad { low, interior, .. } => with_bits!(dtype, T => pad::<T>(low, interior, call)),
+        Op::Concatenate { axis } => with_bits!(dtype.size(), T => concatenate::<T>(*axis, call)),
+        Op::Pad { low, interior, .. } => {
+            with_bits!(dtype.size(), T => pad::<T>(low, interior, call))
+        }
         Op::Gather { axis } => {
-            return with_bits!(dtype, T => gather::<T>(*axis, call));
+            return with_bits!(dtype.size(), T => gather::<T>(*axis, call));
         }
         Op::ScatterAdd { axis } => {
             return with_number!(dtype, T => scatter_add::<T>(*axis, call));
         }
-        _ => with_bits!(dtype, T => {
+        _ => with_bits!(dtype.size(), T => {
             let x = call.raw_operand::<T>(0);
             call.raw_result::<T>(0).fill(|i| x[origin(op, call, i)]);
         }),

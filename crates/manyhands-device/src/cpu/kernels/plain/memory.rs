@@ -84,8 +84,8 @@ impl<'a> Call<'a> {
             return &mut [];
         }
         assert!(!data.is_null(), "scratch memory is taken once");
-        // SAFETY: callers ask for no more than `scratch_bytes` says, and by the invariant so much is
-        // there, aligned and apart from everything else; it is written before it is seen.
+        // SAFETY: callers ask for no more than `scratch_bytes` says, and by the invariant so much
+        // is there, aligned and apart from everything else; it is written before it is seen.
         unsafe {
             std::ptr::write_bytes(data, 0, n);
             std::slice::from_raw_parts_mut(data, n)

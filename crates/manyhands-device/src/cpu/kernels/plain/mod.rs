@@ -24,6 +24,7 @@ mod reduce;
 use manyhands_program::{DType, Op, TensorType};
 
 use super::fault::Fault;
+use super::layout::with_bits;
 use memory::Call;
 
 pub use chance::place;
@@ -107,31 +108,6 @@ macro_rules! with_any {
     };
 }
 use with_any;
-
-/// The same with `$T` an unsigned number of the element's size, for what only moves elements.
-macro_rules! with_bits {
-    ($dtype:expr, $T:ident => $body:expr) => {
-        match $dtype.size() {
-            1 => {
-                type $T = u8;
-                $body
-            }
-            2 => {
-                type $T = u16;
-                $body
-            }
-            4 => {
-                type $T = u32;
-                $body
-            }
-            _ => {
-                type $T = u64;
-                $body
-            }
-        }
-    };
-}
-use with_bits;
 
 /// Whether this evaluator has the operation. The operand types are those that the program's own
 /// rules let through; no operation is missing for some of them only.

@@ -55,7 +55,7 @@ pub(crate) fn scrambled(dtype: DType, shape: impl Into<Shape>, seed: u64) -> Ten
     let mut state = seed;
     let mut bytes = Vec::new();
     for _ in 0..shape.n_elements() {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
         let value = ((state >> 40) % 201) as f64 / 16.0 - 6.25;
         let own = Tensor::scalar(dtype, if dtype.is_float() { value } else { value.trunc() });
         bytes.extend_from_slice(own.bytes());

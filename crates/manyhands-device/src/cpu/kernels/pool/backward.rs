@@ -4,6 +4,8 @@
 //! zeros and windows add to it, one after the other; there a thread takes whole images of some
 //! channels, so that no two threads add to the same place.
 
+#![allow(clippy::needless_range_loop)] // plain counted loops unroll into registers
+
 use super::super::Part;
 use super::{PoolShape, Pooling, VECTORS, Window, load, store, takes_over};
 use crate::cpu::simd::{Kernel, Lanes, WIDTH};
@@ -23,6 +25,7 @@ pub(super) struct Backward {
 impl Kernel for Backward {
     type Output = ();
 
+    // SAFETY: called by `Isa::run` alone; the pointers are what the public functions ask for.
     #[inline(always)]
     unsafe fn run<L: Lanes>(self, l: L) {
         let shape = &self.shape;
@@ -122,7 +125,6 @@ impl Backward {
 /// # Safety
 /// As for the kernel.
 #[inline(always)]
-#[allow(clippy::needless_range_loop)] // plain counted loops unroll into registers
 unsafe fn to_largest<L: Lanes, const V: usize, const ADD: bool>(
     l: L,
     window: &Window,
@@ -179,7 +181,6 @@ unsafe fn to_largest<L: Lanes, const V: usize, const ADD: bool>(
 /// # Safety
 /// As for the kernel.
 #[inline(always)]
-#[allow(clippy::needless_range_loop)] // plain counted loops unroll into registers
 unsafe fn to_all<L: Lanes, const V: usize, const ADD: bool>(
     l: L,
     window: &Window,

@@ -1,5 +1,7 @@
 //! From `x` to `y`.
 
+#![allow(clippy::needless_range_loop)] // plain counted loops unroll into registers
+
 use super::super::Part;
 use super::{PoolShape, Pooling, VECTORS, Window, load, store, takes_over};
 use crate::cpu::simd::{Kernel, Lanes, WIDTH};
@@ -16,6 +18,7 @@ pub(super) struct Forward {
 impl Kernel for Forward {
     type Output = ();
 
+    // SAFETY: called by `Isa::run` alone; the pointers are what the public functions ask for.
     #[inline(always)]
     unsafe fn run<L: Lanes>(self, l: L) {
         let shape = &self.shape;
@@ -76,7 +79,6 @@ impl Forward {
 /// # Safety
 /// As for the kernel.
 #[inline(always)]
-#[allow(clippy::needless_range_loop)] // plain counted loops unroll into registers
 unsafe fn largest<L: Lanes, const V: usize>(
     l: L,
     window: &Window,
@@ -106,7 +108,6 @@ unsafe fn largest<L: Lanes, const V: usize>(
 /// # Safety
 /// As for the kernel.
 #[inline(always)]
-#[allow(clippy::needless_range_loop)] // plain counted loops unroll into registers
 unsafe fn mean<L: Lanes, const V: usize>(
     l: L,
     window: &Window,

@@ -12,6 +12,8 @@
 //!
 //! Threads share rows where windows do not meet, otherwise images and channels.
 
+#![allow(clippy::needless_range_loop)] // plain counted loops unroll into registers
+
 mod backward;
 mod forward;
 
@@ -168,7 +170,6 @@ const VECTORS: usize = 4;
 /// # Safety
 /// As [`Lanes::load`] and [`Lanes::load_first`].
 #[inline(always)]
-#[allow(clippy::needless_range_loop)] // plain counted loops unroll into registers
 unsafe fn load<L: Lanes, const V: usize>(l: L, from: *const f32, lanes: usize) -> [L::F; V] {
     // SAFETY: the caller's word.
     unsafe {
