@@ -343,6 +343,17 @@ impl<'a> Planner<'a> {
                 blocks.push(Block { owner, n_bytes, born: node_idx, dies: node_idx });
             }
         }
+        // A copy from a buffer that another copy overwrites (parameters that change places) goes by way of the arena.
+        let end = self.program.nodes().len();
+        let targets: Vec<u32> = self.copies.iter().map(|(_, to)| to.base).collect();
+        let staged = |value: ValueId| {
+            let fixed = self.roots[self.of[value.idx()].0].fixed;
+            fixed.is_some_and(|place| targets.contains(&place.base))
+        };
+        for (idx, &(value, _)) in self.copies.iter().enumerate().filter(|(_, c)| staged(c.0)) {
+            let n_bytes = self.program.ty(value).n_bytes();
+            blocks.push(Block { owner: n_roots + end + idx, n_bytes, born: end, dies: end });
+        }
         let (offsets, arena_bytes) = pack(blocks);
         let place_of = |(root, offset): (usize, usize)| {
             let owner = first[root];
@@ -356,18 +367,22 @@ impl<'a> Planner<'a> {
         let places: Vec<Place> = self.of.iter().map(|&of| place_of(of)).collect();
         let workspaces = offsets
             .iter()
-            .filter(|(owner, _)| **owner >= n_roots)
+            .filter(|(owner, _)| (n_roots..n_roots + end).contains(*owner))
             .map(|(&owner, &offset)| (owner - n_roots, Place { base: ARENA, offset }))
             .collect();
-        let copies = self
-            .copies
-            .iter()
-            .map(|&(value, to)| Copy {
-                from: places[value.idx()],
-                to,
-                n_bytes: self.program.ty(value).n_bytes(),
-            })
-            .collect();
+        let mut copies = Vec::new();
+        let mut last = Vec::new();
+        for (idx, &(value, to)) in self.copies.iter().enumerate() {
+            let n_bytes = self.program.ty(value).n_bytes();
+            let mut from = places[value.idx()];
+            if let Some(&offset) = offsets.get(&(n_roots + end + idx)) {
+                let stage = Place { base: ARENA, offset };
+                copies.push(Copy { from, to: stage, n_bytes });
+                from = stage;
+            }
+            last.push(Copy { from, to, n_bytes });
+        }
+        copies.extend(last);
         Layout { places, workspaces, copies, constants: self.constants, arena_bytes }
     }
 }

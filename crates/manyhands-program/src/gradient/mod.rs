@@ -53,8 +53,8 @@ impl Builder {
         let of = id(of)?;
         let wrt = wrt.iter().map(|value| id(value)).collect::<Result<Vec<_>, _>>()?;
         self.inspect(|program| check(program, of, &wrt))?;
-        let (dtype, scope) = self
-            .inspect(|program| (program.ty(of).dtype, program.definer(of).scope.clone()));
+        let (dtype, scope) =
+            self.inspect(|program| (program.ty(of).dtype, program.definer(of).scope.clone()));
         let mut pullback = Pullback::new(self, &wrt);
         let seed = self.in_scope_of(&scope, || self.scalar(dtype, 1.0))?;
         pullback.contribute(of, seed);
@@ -160,9 +160,13 @@ impl<'a> Pullback<'a> {
         let uses: Vec<Value> = self.uses[value.idx()].iter().rev().cloned().collect();
         let Some((first, rest)) = uses.split_first() else { return Ok(None) };
         let scope = self.builder.inspect(|program| program.definer(value).scope.clone());
-        let total = self.builder.in_scope_of(&scope, || match layout::side_by_side(self.builder, &uses) {
-            Some((axis, parts)) => self.builder.concatenate(axis, &parts.iter().collect::<Vec<_>>()),
-            None => rest.iter().try_fold(first.clone(), |sum, contribution| sum + contribution),
+        let total = self.builder.in_scope_of(&scope, || {
+            match layout::side_by_side(self.builder, &uses) {
+                Some((axis, parts)) => {
+                    self.builder.concatenate(axis, &parts.iter().collect::<Vec<_>>())
+                }
+                None => rest.iter().try_fold(first.clone(), |sum, contribution| sum + contribution),
+            }
         })?;
         self.totals.insert(value, total.clone());
         Ok(Some(total))
@@ -204,7 +208,9 @@ impl Forward<'_> {
         let only_first = self.cotangents.iter().skip(1).all(Option::is_none);
         match &self.cotangents[0] {
             Some(cotangent) if only_first => Ok(cotangent),
-            _ => Err(self.refuse("its statistics are not differentiated, only its first result is")),
+            _ => {
+                Err(self.refuse("its statistics are not differentiated, only its first result is"))
+            }
         }
     }
 
@@ -285,7 +291,9 @@ fn contributions(forward: &Forward<'_>) -> Contributions {
         | Op::BatchNormGrad { .. }
         | Op::AttentionGrad(_) => Err(forward.refuse(NO_SECOND)),
         Op::Dense { .. } | Op::Fused(_) => Err(forward.refuse(AFTER_PASSES)),
-        Op::GrainSum => Err(forward.refuse("take the gradient per grain, before the sum over grains")),
+        Op::GrainSum => {
+            Err(forward.refuse("take the gradient per grain, before the sum over grains"))
+        }
         Op::Input { .. }
         | Op::Parameter { .. }
         | Op::Constant(_)

@@ -17,7 +17,7 @@ pub(super) enum Operand {
 }
 
 /// The most f32 of the broadcast operand that a block keeps in the second-level cache.
-const BLOCK_ROWS_LEN: usize = 64 * 1024;
+const BLOCK_ROWS_LEN: usize = 128 * 1024;
 /// The most f32 of copied panels.
 const BLOCK_COLUMNS_LEN: usize = 256 * 1024;
 /// The longest block over K.
@@ -87,7 +87,7 @@ impl Plan {
             let spread = row_operand.col * block_k > SPREAD_LEN;
             if n_panels > 2 && spread { Operand::Panels } else { Operand::InPlace }
         } else if row_operand.col != 1 || (n_panels > 2 && row_operand.row.is_multiple_of(1024)) {
-            // Rows a multiple of half a page apart fall on the same few lines of the first-level cache.
+            // Rows a multiple of a page apart fall on the same few lines of the first-level cache.
             Operand::Copied
         } else {
             Operand::InPlace

@@ -275,8 +275,8 @@ float!(f16, F16, |value| f16::from_f32_const(real_to_odd(value)));
 float!(bf16, Bf16, |value| bf16::from_f32_const(real_to_odd(value)));
 
 /// To f32, where an inexact value goes to its neighbour with an odd last bit: rounding that again
-/// to a still narrower type is then the same as rounding once. (`half` rounds twice from f64, and not
-/// alike on every machine.)
+/// to a still narrower type is then the same as rounding once. (`half` rounds twice from f64, not
+/// even alike on every machine.)
 fn real_to_odd(value: f64) -> f32 {
     let near = value as f32;
     let back = f64::from(near);

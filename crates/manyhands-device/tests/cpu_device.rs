@@ -1,0 +1,197 @@
+//! The CPU device as its users see it: runs, refusals, faults in the data.
+
+use manyhands_device::{CpuDevice, Device, DeviceError, Launch};
+use manyhands_program::{Builder, DType, Init, Program, Tensor};
+
+/// y = relu(x w), and w becomes w / 2.
+fn halving() -> Program {
+    let g = Builder::new("halving");
+    let x = g.input("x", DType::F32, [2, 3]).unwrap();
+    let w = g.weight("w", [3, 2], Init::Constant(1.0)).unwrap();
+    g.output("y", &x.matmul(&w).unwrap().relu().unwrap()).unwrap();
+    g.update(&w, &(&w * 0.5).unwrap()).unwrap();
+    g.finish()
+}
+
+fn floats(tensor: &Tensor) -> Vec<f64> {
+    tensor.to_f64()
+}
+
+#[test]
+fn a_program_runs_and_updates_its_parameters() {
+    let mut device = CpuDevice::new(2).unwrap();
+    let x = Tensor::new([2, 3], &[1.0f32, 2.0, 3.0, -1.0, -2.0, -3.0]).unwrap();
+    let w = Tensor::new([3, 2], &[1.0f32, 0.0, 1.0, 0.0, 1.0, 2.0]).unwrap();
+    let done = device.evaluate(&halving(), &[x], &[w]).unwrap();
+    assert_eq!(floats(&done.outputs[0]), [6.0, 6.0, 0.0, 0.0]);
+    assert_eq!(floats(&done.parameters[0]), [0.5, 0.0, 0.5, 0.0, 0.5, 1.0]);
+}
+
+#[test]
+fn updates_that_swap_parameters_see_the_old_values() {
+    let g = Builder::new("swap");
+    let a = g.weight("a", [2], Init::Constant(1.0)).unwrap();
+    let b = g.weight("b", [2], Init::Constant(2.0)).unwrap();
+    g.output("a", &a).unwrap();
+    g.update(&a, &b).unwrap();
+    g.update(&b, &a).unwrap();
+    let one = Tensor::new([2], &[1.0f32, 1.5]).unwrap();
+    let two = Tensor::new([2], &[2.0f32, 2.5]).unwrap();
+    let mut device = CpuDevice::new(1).unwrap();
+    let done = device.evaluate(&g.finish(), &[], &[one.clone(), two.clone()]).unwrap();
+    assert_eq!(done.outputs[0], one);
+    assert_eq!(done.parameters, [two, one]);
+}
+
+#[test]
+fn an_index_outside_is_a_sentence_and_the_device_goes_on() {
+    let g = Builder::new("lookup");
+    let table = g.input("table", DType::F32, [4, 2]).unwrap();
+    let indices = g.input("indices", DType::I32, [3]).unwrap();
+    let rows = g.scope("embedding", |_| table.gather(0, &indices)).unwrap();
+    g.output("rows", &rows).unwrap();
+    let program = g.finish();
+    let table = Tensor::new([4, 2], &[0.0f32, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]).unwrap();
+    let mut device = CpuDevice::new(2).unwrap();
+    for bad in [4, -1, i32::MAX, i32::MIN] {
+        let indices = Tensor::new([3], &[0, bad, 1]).unwrap();
+        let error = device.evaluate(&program, &[table.clone(), indices], &[]).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("gather") && text.contains("lookup"), "{text}");
+        assert!(text.contains("at embedding") && text.contains(&bad.to_string()), "{text}");
+    }
+    let indices = Tensor::new([3], &[3, 0, 3]).unwrap();
+    let done = device.evaluate(&program, &[table, indices], &[]).unwrap();
+    assert_eq!(floats(&done.outputs[0]), [6.0, 7.0, 0.0, 1.0, 6.0, 7.0]);
+}
+
+#[test]
+fn a_label_outside_is_named() {
+    let g = Builder::new("loss");
+    let logits = g.input("logits", DType::F32, [2, 3]).unwrap();
+    let labels = g.input("labels", DType::I64, [2]).unwrap();
+    g.output("loss", &logits.cross_entropy(&labels).unwrap()).unwrap();
+    let logits = Tensor::new([2, 3], &[0.0f32; 6]).unwrap();
+    let labels = Tensor::new([2], &[1i64, 3]).unwrap();
+    let mut device = CpuDevice::new(1).unwrap();
+    let error = device.evaluate(&g.finish(), &[logits, labels], &[]).unwrap_err().to_string();
+    assert!(error.contains("label 3 in row 1 is not one of the 3 classes"), "{error}");
+}
+
+#[test]
+fn misuse_is_refused_with_the_reason() {
+    let mut device = CpuDevice::new(1).unwrap();
+    let program = halving();
+    let executable = device.compile(&program).unwrap();
+    let x = device.upload(&Tensor::new([2, 3], &[0.0f32; 6]).unwrap()).unwrap();
+    let w = device.upload(&Tensor::new([3, 2], &[0.0f32; 6]).unwrap()).unwrap();
+    let y = device.upload(&Tensor::new([2, 2], &[0.0f32; 4]).unwrap()).unwrap();
+    let launch = |inputs: &[_], parameters: &[_], outputs: &[_]| Launch {
+        executable,
+        inputs: inputs.to_vec(),
+        parameters: parameters.to_vec(),
+        outputs: outputs.to_vec(),
+    };
+    let mut refused = |launches: &[Launch]| device.run(launches).unwrap_err();
+    let error = refused(&[launch(&[], &[w], &[y])]);
+    assert!(matches!(error, DeviceError::ArgumentCount { expected: 1, found: 0, .. }), "{error}");
+    let error = refused(&[launch(&[w], &[w], &[y])]);
+    assert!(matches!(error, DeviceError::ArgumentType { what: "input", .. }), "{error}");
+    let both = [launch(&[x], &[w], &[y]), launch(&[x], &[w], &[y])];
+    assert!(matches!(refused(&both), DeviceError::SharedBuffer { .. }));
+    device.free(y).unwrap();
+    let error = device.run(&[launch(&[x], &[w], &[y])]).unwrap_err();
+    assert!(matches!(error, DeviceError::NoSuchBuffer { .. }), "{error}");
+    device.release(executable).unwrap();
+    let error = device.run(&[launch(&[x], &[w], &[x])]).unwrap_err();
+    assert!(matches!(error, DeviceError::NoSuchExecutable { .. }), "{error}");
+    assert!(matches!(device.write(x, &[0; 3]), Err(DeviceError::BufferLength { .. })));
+    assert!(matches!(CpuDevice::new(0), Err(DeviceError::Threads { .. })));
+}
+
+#[test]
+fn sums_over_grains_must_be_split_off_first() {
+    let g = Builder::new("unsplit");
+    let x = g.input("x", DType::F32, [2]).unwrap();
+    g.output("total", &x.grain_sum().unwrap()).unwrap();
+    let error = CpuDevice::new(1).unwrap().compile(&g.finish()).unwrap_err();
+    assert!(error.to_string().contains("split it first"), "{error}");
+}
+
+#[test]
+fn the_memory_plan_is_known_before_running() {
+    let mut device = CpuDevice::new(1).unwrap();
+    let executable = device.compile(&halving()).unwrap();
+    let memory = device.memory(executable).unwrap();
+    assert_eq!(memory.argument_bytes, (6 + 6 + 4) * 4);
+    assert!(memory.peak_bytes() >= memory.argument_bytes);
+}
+
+#[test]
+fn two_devices_work_at_the_same_time() {
+    let run = |seed: f32| {
+        let mut device = CpuDevice::new(2).unwrap();
+        let program = halving();
+        for round in 0..200 {
+            let x = Tensor::new([2, 3], &[seed + round as f32; 6]).unwrap();
+            let w = Tensor::new([3, 2], &[1.0f32; 6]).unwrap();
+            let done = device.evaluate(&program, &[x], &[w]).unwrap();
+            assert_eq!(floats(&done.outputs[0]), [f64::from(3.0 * (seed + round as f32)); 4]);
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| run(1.0));
+        scope.spawn(|| run(1000.0));
+    });
+}
+
+#[test]
+fn scans_and_conds_run_on_any_number_of_threads() {
+    let g = Builder::new("loop");
+    let xs = g.input("xs", DType::F32, [5, 4]).unwrap();
+    let lengths = g.input("lengths", DType::I32, [4]).unwrap();
+    let start = g.input("start", DType::F32, [4]).unwrap();
+    let factor = g.input("factor", DType::F32, [4]).unwrap();
+    let (last, all) = g
+        .scan_lengths(&lengths, &[&start], &[&xs], false, |g, carried, items| {
+            let sum = (&(&carried[0] * &factor)? + &items[0])?;
+            let large = sum.sum_all()?.greater(&g.scalar(DType::F32, 100.0)?)?;
+            let next = g.cond(&large, |_| Ok(vec![(&sum * 0.5)?]), |_| Ok(vec![sum.clone()]))?;
+            Ok((next.clone(), next))
+        })
+        .unwrap();
+    g.output("last", &last[0]).unwrap();
+    g.output("all", &all[0]).unwrap();
+    let program = g.finish();
+    let xs: Vec<f32> = (0..20).map(|x| x as f32).collect();
+    let inputs = [
+        Tensor::new([5, 4], &xs).unwrap(),
+        Tensor::new([4], &[5, 3, 0, 1]).unwrap(),
+        Tensor::new([4], &[1.0f32, 2.0, 3.0, 4.0]).unwrap(),
+        Tensor::new([4], &[1.0f32, 2.0, 1.0, 3.0]).unwrap(),
+    ];
+    let expected = by_hand(&xs, [5, 3, 0, 1], [1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 1.0, 3.0]);
+    for n_threads in 1..4 {
+        let mut device = CpuDevice::new(n_threads).unwrap();
+        let done = device.evaluate(&program, &inputs, &[]).unwrap();
+        assert_eq!(done.outputs[0].elements::<f32>().unwrap(), expected.0);
+        assert_eq!(done.outputs[1].elements::<f32>().unwrap(), expected.1);
+    }
+}
+
+fn by_hand(xs: &[f32], lengths: [usize; 4], start: [f32; 4], factor: [f32; 4]) -> (Vec<f32>, Vec<f32>) {
+    let mut carried = start;
+    let mut all = Vec::new();
+    for (t, items) in xs.chunks(4).enumerate() {
+        let mut next: [f32; 4] = std::array::from_fn(|i| carried[i] * factor[i] + items[i]);
+        if next.iter().sum::<f32>() > 100.0 {
+            next = next.map(|x| x * 0.5);
+        }
+        for i in 0..4 {
+            let active = t < lengths[i];
+            all.push(if active { next[i] } else { 0.0 });
+            carried[i] = if active { next[i] } else { carried[i] };
+        }
+    }
+    (carried.to_vec(), all)
+}
