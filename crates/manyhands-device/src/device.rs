@@ -132,8 +132,7 @@ pub trait Device: Send {
         inputs: &[Tensor],
         parameters: &[Tensor],
     ) -> Result<Evaluated, DeviceError> {
-        let mut launch =
-            Launch { executable, inputs: vec![], parameters: vec![], outputs: vec![] };
+        let mut launch = Launch { executable, inputs: vec![], parameters: vec![], outputs: vec![] };
         for tensor in inputs {
             launch.inputs.push(self.upload(tensor)?);
         }

@@ -8,6 +8,8 @@ mod error;
 mod step;
 
 pub use cpu::CpuDevice;
-pub use device::{BufferId, Device, DeviceDescription, Evaluated, ExecutableId, Launch, MemoryPlan};
+pub use device::{
+    BufferId, Device, DeviceDescription, Evaluated, ExecutableId, Launch, MemoryPlan,
+};
 pub use error::DeviceError;
 pub use step::StepExecutor;

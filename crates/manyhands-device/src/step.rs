@@ -166,7 +166,8 @@ impl StepExecutor {
 
     fn write_launch(&self, parts: &Parts, grain: usize, slot: &Slot) -> Launch {
         let program = &parts.write.program;
-        let output = |name: &str| slot.get(name).unwrap_or_else(|| &self.grain_outputs[grain][name]);
+        let output =
+            |name: &str| slot.get(name).unwrap_or_else(|| &self.grain_outputs[grain][name]);
         Launch {
             executable: parts.write.executable,
             inputs: program.inputs().map(|(name, _)| self.grain_inputs[grain][name]).collect(),

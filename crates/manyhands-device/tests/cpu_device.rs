@@ -1,5 +1,7 @@
 //! The CPU device as its users see it: runs, refusals, faults in the data.
 
+#![allow(clippy::unwrap_used)] // a test that cannot go on should stop there
+
 use manyhands_device::{CpuDevice, Device, DeviceError, Launch};
 use manyhands_program::{Builder, DType, Init, Program, Tensor};
 
@@ -179,7 +181,12 @@ fn scans_and_conds_run_on_any_number_of_threads() {
     }
 }
 
-fn by_hand(xs: &[f32], lengths: [usize; 4], start: [f32; 4], factor: [f32; 4]) -> (Vec<f32>, Vec<f32>) {
+fn by_hand(
+    xs: &[f32],
+    lengths: [usize; 4],
+    start: [f32; 4],
+    factor: [f32; 4],
+) -> (Vec<f32>, Vec<f32>) {
     let mut carried = start;
     let mut all = Vec::new();
     for (t, items) in xs.chunks(4).enumerate() {

@@ -1,5 +1,7 @@
 //! The gradients of scans and conds, alone and in each other, against central differences.
 
+#![allow(clippy::unwrap_used)] // a test that cannot go on should stop there
+
 mod finite_differences;
 
 use finite_differences::{Built, Random, case, check, check_seeds, many};

@@ -123,7 +123,9 @@ pub enum ProgramError {
     #[error("parameter \"{name}\" is updated twice")]
     UpdatedTwice { name: String },
     /// A gradient of something that has none.
-    #[error("no gradient with respect to {name}: it is {ty}, and only floating-point values have one")]
+    #[error(
+        "no gradient with respect to {name}: it is {ty}, and only floating-point values have one"
+    )]
     GradientOfType { name: String, ty: TensorType },
     #[error("no gradient of {name}, which is {ty}: a gradient is taken of a scalar float")]
     GradientOfNonScalar { name: String, ty: TensorType },
@@ -135,9 +137,13 @@ pub enum ProgramError {
     #[error("{what} must be {expected}, not {found}")]
     Setting { what: &'static str, expected: &'static str, found: String },
     /// A value that crosses from the once-a-step part into the per-grain part.
-    #[error("{name} depends on a sum over grains, so it is known once a step and cannot feed {used_by}, which runs per grain")]
+    #[error(
+        "{name} depends on a sum over grains, so it is known once a step and cannot feed {used_by}, which runs per grain"
+    )]
     StepValueInGrain { name: String, used_by: String },
-    #[error("{name} differs from grain to grain; an output or update after a sum over grains needs a `grain_sum` of it")]
+    #[error(
+        "{name} differs from grain to grain; an output or update after a sum over grains needs a `grain_sum` of it"
+    )]
     GrainValueInStep { name: String },
     #[error(transparent)]
     Tensor(#[from] TensorError),
@@ -150,7 +156,8 @@ fn describe_operation(
     at: &Option<String>,
 ) -> String {
     let operands: Vec<String> = operands.iter().map(Operand::to_string).collect();
-    let of = if operands.is_empty() { String::new() } else { format!(" of {}", operands.join(" and ")) };
+    let of =
+        if operands.is_empty() { String::new() } else { format!(" of {}", operands.join(" and ")) };
     let at = at.as_ref().map(|at| format!(", at {at}")).unwrap_or_default();
     format!("`{op}`{of}{at}: {problem}")
 }
@@ -159,7 +166,9 @@ fn describe_operation(
 #[derive(Clone, Debug, Error, PartialEq)]
 #[allow(missing_docs)]
 pub enum ParseError {
-    #[error("`{found}` is not an element type; there are f32, f64, f16, bf16, i32, i64, u8 and bool")]
+    #[error(
+        "`{found}` is not an element type; there are f32, f64, f16, bf16, i32, i64, u8 and bool"
+    )]
     UnknownType { found: String },
     #[error("line {line}, column {column}: expected {expected}, found {found}")]
     Unexpected { line: usize, column: usize, expected: String, found: String },
@@ -179,9 +188,13 @@ pub enum ParseError {
     ResultCount { line: usize, op: String, named: usize, found: usize },
     #[error("line {line}: `{op}` needs a body called `{role}`")]
     MissingBody { line: usize, op: String, role: &'static str },
-    #[error("line {line}: constants written as one value would take more than {limit} bytes of memory in all")]
+    #[error(
+        "line {line}: constants written as one value would take more than {limit} bytes of memory in all"
+    )]
     ConstantsTooLarge { line: usize, limit: usize },
-    #[error("line {line}: %{name} is used before it is defined; a program has no cycles, and operands come first")]
+    #[error(
+        "line {line}: %{name} is used before it is defined; a program has no cycles, and operands come first"
+    )]
     UsedBeforeDefined { line: usize, name: String },
     #[error("line {line}: %{name} is not defined")]
     Undefined { line: usize, name: String },

@@ -54,8 +54,8 @@ pub use grains::{
     GrainAction, GrainSplit, accumulating, maximal_subtrees, merging, split_grains, tree_schedule,
 };
 pub use op::{
-    Addend, AttentionSpec, Binary, Comparison, CondSpec, Distribution, Init, Op, Pooling, Reduction,
-    Role, SQUARE_BLOCK, ScanSpec, Unary, Window,
+    Addend, AttentionSpec, Binary, Comparison, CondSpec, Distribution, Init, Op, Pooling,
+    Reduction, Role, SQUARE_BLOCK, ScanSpec, Unary, Window,
 };
 pub use optimizer::{Adagrad, Adam, AdamW, Clip, Lamb, Optimizer, RmsProp, Sgd};
 pub use partials::{Join, Partial, Partials, is_sum, joining, partials, split_point};

@@ -199,10 +199,8 @@ impl From<Tensor> for Written {
         let TensorType { dtype, shape } = tensor.ty.clone();
         let mut written = Written { dtype, shape, splat: None, list: None, hex: None };
         let exact = |values: &[f64]| {
-            let again: Vec<u8> = values
-                .iter()
-                .flat_map(|&v| Tensor::scalar(dtype, v).bytes().to_vec())
-                .collect();
+            let again: Vec<u8> =
+                values.iter().flat_map(|&v| Tensor::scalar(dtype, v).bytes().to_vec()).collect();
             values.iter().all(|v| v.is_finite()) && again == tensor.bytes
         };
         if let Some(value) = tensor.splat_value().map(|v| short_decimal(dtype, v))

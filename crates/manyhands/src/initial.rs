@@ -1,7 +1,9 @@
 //! The first values of parameters, from the job's seed and the parameter's name alone: the same on every worker.
 
 use manyhands_device::{Device, DeviceError};
-use manyhands_program::{Builder, DType, Distribution, Init, Op, RANDOM_CONTEXT, Tensor, TensorType};
+use manyhands_program::{
+    Builder, DType, Distribution, Init, Op, RANDOM_CONTEXT, Tensor, TensorType,
+};
 
 /// The first value of a parameter.
 pub fn initial_value(

@@ -1,6 +1,8 @@
 //! The bit contract on one machine: the trained parameters of every benchmark model are the same to the last bit for any
 //! number of threads, lanes and any instruction set.
 
+#![allow(clippy::unwrap_used)] // a test that cannot go on should stop there
+
 use manyhands::bench::Case;
 use manyhands::device::cpu::simd::Isa;
 use manyhands::device::{CpuDevice, StepExecutor};
@@ -32,7 +34,9 @@ fn train(program: &Program, n_classes: usize, n_grains: usize, setup: Setup) -> 
     step.write_step_scalar("rate", 0.01).unwrap();
     for number in 1..=3u64 {
         for grain in 0..n_grains {
-            for (name, value) in program.inputs().filter(|(name, _)| *name == "x" || *name == "labels") {
+            for (name, value) in
+                program.inputs().filter(|(name, _)| *name == "x" || *name == "labels")
+            {
                 let ty = program.ty(value);
                 let bytes = batch(&mut step, ty, n_classes, &format!("{name}/{number}/{grain}"));
                 step.write_grain_input(grain, name, &bytes).unwrap();
@@ -62,7 +66,8 @@ fn check(case: Case, grain: usize, n_grains: usize) {
     let fast = Setup { isa: Isa::detect(), ..ALONE };
     let expected = train(&program, case.n_classes(), n_grains, fast);
     assert!(expected.iter().any(|&byte| byte != 0));
-    let mut setups: Vec<Setup> = Isa::available().iter().map(|&isa| Setup { isa, ..ALONE }).collect();
+    let mut setups: Vec<Setup> =
+        Isa::available().iter().map(|&isa| Setup { isa, ..ALONE }).collect();
     if !matches!(case, Case::Tiny | Case::Mlp) {
         // Without hardware vectors the large models take minutes; the small ones and the kernels' own tests cover it.
         setups.retain(|setup| setup.isa != Isa::Portable);

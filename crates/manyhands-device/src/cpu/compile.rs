@@ -51,7 +51,9 @@ impl Compiled {
         for (idx, bodies) in bodies.into_iter().enumerate() {
             instructions.extend(lower(&env, idx, bodies)?);
         }
-        instructions.extend(layout.copies.iter().map(|copy| copy_instruction(*copy, program.nodes().len())));
+        instructions.extend(
+            layout.copies.iter().map(|copy| copy_instruction(*copy, program.nodes().len())),
+        );
         let types = |values: Vec<manyhands_program::ValueId>| {
             values.into_iter().map(|value| program.ty(value).clone()).collect::<Vec<_>>()
         };
@@ -82,11 +84,7 @@ impl Compiled {
 
     /// Runs this thread's part of every instruction; threads meet after each. On a fault all threads go on to the end,
     /// so that none is left waiting, and the first fault of this thread is given.
-    pub(super) fn run_part(
-        &self,
-        context: &Context<'_>,
-        part: Part,
-    ) -> Result<(), (usize, Fault)> {
+    pub(super) fn run_part(&self, context: &Context<'_>, part: Part) -> Result<(), (usize, Fault)> {
         let mut outcome = Ok(());
         for instruction in &self.instructions {
             if let Err(fault) = (instruction.action)(context, part) {

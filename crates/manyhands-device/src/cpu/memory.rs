@@ -118,7 +118,9 @@ pub(super) fn alias_offset(program: &Program, node_idx: usize) -> Option<usize> 
     match &node.op {
         Op::Reshape { .. } => Some(0),
         // Its operands were written where they belong; the first lies at the start.
-        Op::Concatenate { .. } if side_by_side_target(program, node.operands[0]).is_some() => Some(0),
+        Op::Concatenate { .. } if side_by_side_target(program, node.operands[0]).is_some() => {
+            Some(0)
+        }
         Op::Slice { start, .. } if side_by_side_row(program, node.results[0]).is_some() => {
             let (first, ty) = (start[start.len() - 1], program.ty(node.operands[0]));
             Some(first * ty.dtype.size())
@@ -214,7 +216,13 @@ impl<'a> Planner<'a> {
                 .unwrap_or((result, 0));
                 let root = *joined.entry(whole).or_insert_with(|| {
                     let n_bytes = program.ty(whole).n_bytes();
-                    planner.roots.push(Root { n_bytes, fixed, born: idx, dies: idx, heir_of: None });
+                    planner.roots.push(Root {
+                        n_bytes,
+                        fixed,
+                        born: idx,
+                        dies: idx,
+                        heir_of: None,
+                    });
                     planner.roots.len() - 1
                 });
                 planner.of.push((root, offset));
@@ -278,7 +286,8 @@ impl<'a> Planner<'a> {
     fn may_overwrite(&self, value: ValueId, target: usize) -> bool {
         let (root, _) = self.of[value.idx()];
         let (born, last_read) = (self.roots[root].born, self.roots[target].dies);
-        let is_output = |output: &manyhands_program::Output| self.of[output.value.idx()].0 == target;
+        let is_output =
+            |output: &manyhands_program::Output| self.of[output.value.idx()].0 == target;
         let copied = self.program.updates().iter().any(|u| self.of[u.value.idx()].0 == target);
         self.is_whole_temporary(value)
             && !self.program.outputs().iter().any(is_output)
@@ -332,7 +341,12 @@ impl<'a> Planner<'a> {
         let mut blocks = Vec::new();
         for (idx, root) in self.roots.iter().enumerate() {
             if root.fixed.is_none() && root.heir_of.is_none() {
-                blocks.push(Block { owner: idx, n_bytes: root.n_bytes, born: root.born, dies: root.dies });
+                blocks.push(Block {
+                    owner: idx,
+                    n_bytes: root.n_bytes,
+                    born: root.born,
+                    dies: root.dies,
+                });
             }
         }
         let n_roots = self.roots.len();
@@ -460,14 +474,14 @@ mod tests {
             block(3, 64, 2, 4),
             block(4, 1000, 4, 5),
         ];
-        let spans: Vec<_> =
-            blocks.iter().map(|b| (b.owner, b.n_bytes, b.born, b.dies)).collect();
+        let spans: Vec<_> = blocks.iter().map(|b| (b.owner, b.n_bytes, b.born, b.dies)).collect();
         let (offsets, total) = pack(blocks);
         for a in &spans {
             assert!(offsets[&a.0] + a.1 <= total);
             for b in &spans {
                 let together = a.0 != b.0 && a.2 <= b.3 && b.2 <= a.3;
-                let apart = offsets[&a.0] + a.1 <= offsets[&b.0] || offsets[&b.0] + b.1 <= offsets[&a.0];
+                let apart =
+                    offsets[&a.0] + a.1 <= offsets[&b.0] || offsets[&b.0] + b.1 <= offsets[&a.0];
                 assert!(!together || apart, "{a:?} and {b:?}");
             }
         }

@@ -136,8 +136,7 @@ impl CpuDevice {
     /// Gets a lane ready for a launch: memory, checked buffers, and their addresses.
     fn bind(&mut self, lane_idx: usize, launch: &Launch) -> Result<(), DeviceError> {
         let found = self.executables.get(launch.executable.0 as usize).and_then(Option::as_ref);
-        let compiled =
-            found.ok_or(DeviceError::NoSuchExecutable { id: launch.executable.0 })?;
+        let compiled = found.ok_or(DeviceError::NoSuchExecutable { id: launch.executable.0 })?;
         let lane = &mut self.lanes[lane_idx];
         grow(&mut lane.arena, compiled.arena_bytes, "values between operations")?;
         lane.bases.clear();

@@ -1,6 +1,6 @@
 //! Methods on values: products, convolutions, pooling, norms, attention, randomness.
 
-use super::{Built, Builder, Value};
+use super::{Builder, Built, Value};
 use crate::dtype::DType;
 use crate::error::ProgramError;
 use crate::op::{AttentionSpec, Distribution, Op, Pooling, Window};
@@ -102,7 +102,8 @@ impl Value {
     ) -> Result<[Value; 3], ProgramError> {
         let builder = self.together(&[scale, bias]);
         let results = builder.apply_all(Op::BatchNorm { epsilon }, &[self, scale, bias])?;
-        let [y, mean, variance] = <[Value; 3]>::try_from(results).expect("batch norm has 3 results");
+        let [y, mean, variance] =
+            <[Value; 3]>::try_from(results).expect("batch norm has 3 results");
         Ok([y, mean, variance])
     }
 

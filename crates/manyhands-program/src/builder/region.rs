@@ -40,13 +40,8 @@ impl Builder {
         let (carries, items) = (fed("carried", carried, 0)?, fed("scanned", scanned, 1)?);
         let (next, stacked) = body(&inner, &carries, &items)?;
         let (body, captured) = inner.finish_body(next.iter().chain(&stacked))?;
-        let spec = ScanSpec {
-            body,
-            n_carried: carried.len(),
-            n_scanned: scanned.len(),
-            length,
-            reverse,
-        };
+        let spec =
+            ScanSpec { body, n_carried: carried.len(), n_scanned: scanned.len(), length, reverse };
         if next.len() != carried.len() {
             let (expected, found) = (carried.len(), next.len());
             let problem = Problem::BodyCount { role: "carried values", expected, found };

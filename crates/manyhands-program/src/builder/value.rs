@@ -1,6 +1,6 @@
 //! Methods on values: elementwise operations, layout, reductions.
 
-use super::{Built, Builder, Value};
+use super::{Builder, Built, Value};
 use crate::dtype::DType;
 use crate::error::{Problem, ProgramError};
 use crate::op::{Binary, Comparison, Op, Reduction, Unary};

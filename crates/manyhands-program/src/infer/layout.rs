@@ -53,7 +53,9 @@ pub(super) fn layout(op: &Op, operands: &[&TensorType]) -> Inferred {
             check_length("interior", rank, interior.len())?;
             let size = |axis: usize| {
                 let between = x.shape[axis].saturating_sub(1).saturating_mul(interior[axis]);
-                [x.shape[axis], low[axis], high[axis], between].iter().fold(0usize, |a, &b| a.saturating_add(b))
+                [x.shape[axis], low[axis], high[axis], between]
+                    .iter()
+                    .fold(0usize, |a, &b| a.saturating_add(b))
             };
             one(x.dtype, (0..rank).map(size).collect())
         }
@@ -104,8 +106,7 @@ fn slice(x: &TensorType, start: &[usize], limit: &[usize], stride: &[usize]) -> 
     check_length("start", rank, start.len())?;
     check_length("limit", rank, limit.len())?;
     check_length("stride", rank, stride.len())?;
-    let inside =
-        |a: usize| start[a] <= limit[a] && limit[a] <= x.shape[a] && stride[a] > 0;
+    let inside = |a: usize| start[a] <= limit[a] && limit[a] <= x.shape[a] && stride[a] > 0;
     if !(0..rank).all(inside) {
         return Err(Problem::SliceOutside {
             start: start.to_vec(),
@@ -134,7 +135,11 @@ pub(super) fn fused(expression: &Expression, operands: &[&TensorType]) -> Inferr
             Spread::Leading => all.starts_with(own) && own.n_elements() > 0,
         };
         if !fits {
-            return Err(Problem::OperandShape { operand: idx, expected: all.clone(), found: own.clone() });
+            return Err(Problem::OperandShape {
+                operand: idx,
+                expected: all.clone(),
+                found: own.clone(),
+            });
         }
     }
     check_terms(expression)?;

@@ -95,7 +95,12 @@ fn result_types(op: &Op, operands: &[&TensorType]) -> Inferred {
         }
         Op::GrainSum => {
             let [x] = take::<1>(operands, "one")?;
-            reject_dtype(0, x.dtype, x.dtype == DType::Bool || x.dtype == DType::U8, "a float or i32 or i64")?;
+            reject_dtype(
+                0,
+                x.dtype,
+                x.dtype == DType::Bool || x.dtype == DType::U8,
+                "a float or i32 or i64",
+            )?;
             Ok(vec![x.clone()])
         }
         Op::Fused(expression) => layout::fused(expression, operands),
@@ -165,9 +170,7 @@ pub(crate) fn take<'a, const N: usize>(
     operands: &[&'a TensorType],
     expected: &'static str,
 ) -> Result<[&'a TensorType; N], Problem> {
-    operands
-        .try_into()
-        .map_err(|_| Problem::OperandCount { expected, found: operands.len() })
+    operands.try_into().map_err(|_| Problem::OperandCount { expected, found: operands.len() })
 }
 
 pub(crate) fn reject_dtype(

@@ -16,10 +16,9 @@ pub(super) fn network(op: &Op, operands: &[&TensorType]) -> Inferred {
             one(lhs.dtype, product(lhs, rhs, *transpose_lhs, *transpose_rhs)?)
         }
         Op::Dense { transpose_lhs, transpose_rhs, add, .. } => {
-            let (pair, rest) = operands.split_at_checked(2).ok_or(Problem::OperandCount {
-                expected: "two or three",
-                found: operands.len(),
-            })?;
+            let (pair, rest) = operands
+                .split_at_checked(2)
+                .ok_or(Problem::OperandCount { expected: "two or three", found: operands.len() })?;
             let shape = product(pair[0], pair[1], *transpose_lhs, *transpose_rhs)?;
             check_length("add", usize::from(add.is_some()), rest.len())?;
             if let (Some(add), Some(&addend)) = (add, rest.first()) {
@@ -167,7 +166,12 @@ fn rows(op: &Op, operands: &[&TensorType]) -> Inferred {
     }
 }
 
-fn at_least(expected: &'static str, operand: usize, ty: &TensorType, n: usize) -> Result<(), Problem> {
+fn at_least(
+    expected: &'static str,
+    operand: usize,
+    ty: &TensorType,
+    n: usize,
+) -> Result<(), Problem> {
     if ty.shape.rank() >= n {
         return Ok(());
     }
@@ -248,7 +252,11 @@ fn kernel_sizes(kernel: &TensorType, window: &Window) -> Result<usize, Problem> 
         return Err(Problem::Rank { operand: 1, expected, found: kernel.shape.rank() });
     }
     if window.groups == 0 {
-        return Err(Problem::Attribute { attribute: "groups", expected: "at least 1", found: "0".into() });
+        return Err(Problem::Attribute {
+            attribute: "groups",
+            expected: "at least 1",
+            found: "0".into(),
+        });
     }
     Ok(kernel.shape[n])
 }

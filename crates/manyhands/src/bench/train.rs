@@ -134,7 +134,8 @@ impl TrainBench {
                         let init = Init::Uniform(1.0);
                         let raw = initial_value(step.device_mut(), SEED, &data, &uniform, init)?;
                         let n_classes = self.case.n_classes() as f64;
-                        let label = |x: f64| ((x + 1.0) / 2.0 * n_classes).min(n_classes - 1.0) as i32;
+                        let label =
+                            |x: f64| ((x + 1.0) / 2.0 * n_classes).min(n_classes - 1.0) as i32;
                         let labels: Vec<i32> = raw.to_f64().into_iter().map(label).collect();
                         labels.iter().flat_map(|label| label.to_le_bytes()).collect()
                     }

@@ -3,21 +3,21 @@
 //! Every kernel that several threads share is called once per thread with a [`Part`] and does that part of the output.
 //! Invariant **K2**: the bits of an output element do not depend on the part that holds it.
 
-pub mod conv;
-pub mod fused;
+pub mod argmax;
 pub mod attention;
-pub mod gemm;
-pub mod pool;
-pub mod window;
+pub mod conv;
 pub mod cross_entropy;
+pub mod fault;
+pub mod fused;
+pub mod gemm;
+pub mod layout;
+pub mod norm;
+pub mod plain;
+pub mod pool;
 pub mod random;
 pub mod reduce;
-pub mod norm;
-pub mod argmax;
-pub mod fault;
-pub mod layout;
-pub mod plain;
 pub mod softmax;
+pub mod window;
 
 /// One thread's share of a kernel: part `idx` of `count`.
 #[derive(Clone, Copy, Debug)]

@@ -112,7 +112,11 @@ impl Shape {
 }
 
 /// Whether a node can read an operand as rows of a wider buffer.
-pub(in crate::cpu) fn reads_rows(program: &Program, node: &manyhands_program::Node, operand: usize) -> bool {
+pub(in crate::cpu) fn reads_rows(
+    program: &Program,
+    node: &manyhands_program::Node,
+    operand: usize,
+) -> bool {
     matches!(node.op, Op::Attention(_) | Op::AttentionGrad(_))
         && operand < 3
         && program.ty(node.operands[operand]).dtype == DType::F32

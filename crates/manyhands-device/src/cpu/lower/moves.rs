@@ -5,7 +5,7 @@ use manyhands_program::{Distribution, Expression, Op, Shape, Spread, TensorType,
 use super::Lowered;
 use crate::cpu::instruction::{Action, Context};
 use crate::cpu::kernels::fused::{self, Tape};
-use crate::cpu::kernels::layout::LayoutPlan;
+use crate::cpu::kernels::layout::{LayoutPlan, ScatterAddPlan};
 use crate::cpu::kernels::{plain as plain_kernels, random as random_kernels};
 use crate::cpu::memory::{Copy, Place};
 
@@ -64,7 +64,10 @@ pub(super) fn activation(out: &mut Lowered<'_>, unary: Unary) {
 }
 
 fn emit_tape(out: &mut Lowered<'_>, tape: Tape, operands: Vec<Place>, results: Vec<Place>) {
-    assert!(operands.len() <= MAX_OPERANDS && results.len() <= MAX_OPERANDS, "fusion has its limits");
+    assert!(
+        operands.len() <= MAX_OPERANDS && results.len() <= MAX_OPERANDS,
+        "fusion has its limits"
+    );
     out.emit(
         tape.scratch_len(),
         Box::new(move |context, part| {
@@ -138,9 +141,11 @@ pub(super) fn plain(out: &mut Lowered<'_>) {
     let result_types = types(out.node.results.len(), &|idx| out.result_type(idx).clone());
     let operands: Vec<Place> = (0..operand_types.len()).map(|idx| out.operand(idx)).collect();
     let results: Vec<Place> = (0..result_types.len()).map(|idx| out.result(idx)).collect();
-    assert!(operands.len() <= MAX_OPERANDS, "operations of any number of operands have own kernels");
-    let scratch =
-        plain_kernels::scratch_bytes(&op, &operand_types.iter().collect::<Vec<_>>());
+    assert!(
+        operands.len() <= MAX_OPERANDS,
+        "operations of any number of operands have own kernels"
+    );
+    let scratch = plain_kernels::scratch_bytes(&op, &operand_types.iter().collect::<Vec<_>>());
     out.emit_bytes(
         scratch,
         Box::new(move |context, part| {
@@ -149,7 +154,9 @@ pub(super) fn plain(out: &mut Lowered<'_>) {
             }
             let operand = |idx: usize| plain_kernels::Operand {
                 ty: &operand_types[idx.min(operand_types.len() - 1)],
-                data: operands.get(idx).map_or(std::ptr::null(), |&p| context.at::<u8>(p).cast_const()),
+                data: operands
+                    .get(idx)
+                    .map_or(std::ptr::null(), |&p| context.at::<u8>(p).cast_const()),
             };
             let result = |idx: usize| plain_kernels::ResultSlot {
                 ty: &result_types[idx.min(result_types.len() - 1)],
@@ -186,6 +193,19 @@ pub(super) fn layout(out: &mut Lowered<'_>) {
     );
 }
 
-pub(super) fn scatter_add(out: &mut Lowered<'_>, _axis: usize) {
-    plain(out);
+/// Adds rows onto a base, in place where the plan lets the result take the base over.
+pub(super) fn scatter_add(out: &mut Lowered<'_>, axis: usize) {
+    let plan = ScatterAddPlan::new(axis, out.operand_type(0), out.operand_type(1));
+    let (base, indices, updates, to) =
+        (out.operand(0), out.operand(1), out.operand(2), out.result(0));
+    out.emit(
+        0,
+        Box::new(move |context, part| {
+            let indices = context.at::<u8>(indices).cast_const();
+            let updates = context.at::<f32>(updates).cast_const();
+            let base = Some(context.at::<f32>(base).cast_const());
+            // SAFETY: the plan gives every place the bytes of its type; the result is the base itself or overlaps nothing.
+            unsafe { plan.run(context.isa, base, indices, updates, context.at(to), part) }
+        }),
+    );
 }

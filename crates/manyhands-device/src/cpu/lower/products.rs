@@ -20,7 +20,12 @@ struct Product {
 }
 
 impl Product {
-    fn new(lhs: &TensorType, rhs: &TensorType, transpose_lhs: bool, transpose_rhs: bool) -> Product {
+    fn new(
+        lhs: &TensorType,
+        rhs: &TensorType,
+        transpose_lhs: bool,
+        transpose_rhs: bool,
+    ) -> Product {
         let matrix = |ty: &TensorType, transposed: bool| {
             let [a, b] = [ty.shape[ty.shape.rank() - 2], ty.shape[ty.shape.rank() - 1]];
             if transposed { (b, a) } else { (a, b) }

@@ -23,7 +23,9 @@ pub(super) fn scan_workspace(
 ) -> usize {
     let Bodies::One(body) = bodies else { unreachable!("a scan has one body") };
     let spares = node.results[..scan.n_carried].iter();
-    aligned(body.arena_bytes) + spares.map(|&v| aligned(program.ty(v).n_bytes())).sum::<usize>() + 64
+    aligned(body.arena_bytes)
+        + spares.map(|&v| aligned(program.ty(v).n_bytes())).sum::<usize>()
+        + 64
 }
 
 pub(super) fn cond_workspace(bodies: &Bodies) -> usize {
@@ -105,7 +107,9 @@ impl Scan {
         if self.length == 0 {
             for &(from, to, n_bytes) in self.carried.iter().filter(|_| part.idx == 0) {
                 // SAFETY: the plan gives both places so many bytes, and they do not overlap.
-                unsafe { std::ptr::copy_nonoverlapping(context.at::<u8>(from), context.at(to), n_bytes) };
+                unsafe {
+                    std::ptr::copy_nonoverlapping(context.at::<u8>(from), context.at(to), n_bytes)
+                };
             }
             return Ok(());
         }
@@ -157,7 +161,8 @@ pub(super) fn cond(out: &mut Lowered<'_>, bodies: Bodies) {
     let arguments = |own: &[Place]| own.iter().chain(&results).copied().collect::<Vec<_>>();
     let (yes, no) = (arguments(yes), arguments(no));
     let (condition, arena) = (out.operand(0), out.workspace());
-    let scratch = table_bytes(yes.len().max(no.len())) + then.scratch_bytes.max(otherwise.scratch_bytes);
+    let scratch =
+        table_bytes(yes.len().max(no.len())) + then.scratch_bytes.max(otherwise.scratch_bytes);
     out.emit_bytes(
         scratch,
         Box::new(move |context, part| {
@@ -183,7 +188,8 @@ impl Compiled {
         let table = table_bytes(self.n_arguments);
         let iteration = context.scratch.wrapping_add(table - 64).cast::<i32>();
         // SAFETY: the scratch begins with room for the table and the iteration; nothing else refers to it.
-        let bases = unsafe { std::slice::from_raw_parts_mut(context.scratch.cast::<*mut u8>(), n_bases) };
+        let bases =
+            unsafe { std::slice::from_raw_parts_mut(context.scratch.cast::<*mut u8>(), n_bases) };
         bases[0] = context.at(arena);
         bases[1] = self.constants_ptr();
         for idx in 0..self.n_arguments {

@@ -3,8 +3,8 @@
 use manyhands_program::{DType, Op, Reduction};
 
 use super::{Lowered, as_matrix};
-use crate::cpu::memory::Place;
 use crate::cpu::kernels::{argmax, cross_entropy, norm, reduce, softmax};
+use crate::cpu::memory::Place;
 
 /// Axes that lie side by side, seen as [outer, axis, inner].
 fn middle(shape: &[usize], axes: &[usize]) -> Option<(usize, usize, usize)> {
@@ -93,7 +93,9 @@ pub(super) fn softmax(out: &mut Lowered<'_>) {
                 match op {
                     Op::Softmax => softmax::softmax(isa, first, to, rows, cols, part),
                     Op::LogSoftmax => softmax::log_softmax(isa, first, to, rows, cols, part),
-                    Op::SoftmaxGrad => softmax::softmax_grad(isa, first, last, to, rows, cols, part),
+                    Op::SoftmaxGrad => {
+                        softmax::softmax_grad(isa, first, last, to, rows, cols, part)
+                    }
                     _ => softmax::log_softmax_grad(isa, first, last, to, rows, cols, part),
                 }
             }
@@ -118,7 +120,9 @@ pub(super) fn cross_entropy(out: &mut Lowered<'_>) {
                     ($label:ty) => {{
                         let labels = context.at::<$label>(labels);
                         match is_grad {
-                            false => cross_entropy::cross_entropy(isa, x, labels, to, rows, n_classes, part),
+                            false => cross_entropy::cross_entropy(
+                                isa, x, labels, to, rows, n_classes, part,
+                            ),
                             true => cross_entropy::cross_entropy_grad(
                                 isa,
                                 x,

@@ -91,7 +91,13 @@ fn correlate(out: &mut Lowered<'_>, shape: ConvShape, direction: Direction) {
         Box::new(move |context, part| {
             // SAFETY: the workspace has the packed length; the weights have their type's.
             unsafe {
-                conv::pack_weights(&shape, direction, context.at(weights), context.at(packed), part);
+                conv::pack_weights(
+                    &shape,
+                    direction,
+                    context.at(weights),
+                    context.at(packed),
+                    part,
+                );
             }
             Ok(())
         }),
@@ -108,7 +114,9 @@ fn correlate(out: &mut Lowered<'_>, shape: ConvShape, direction: Direction) {
                         let bias = std::ptr::null();
                         conv::forward(isa, &shape, from, packed, bias, false, to, part);
                     }
-                    Direction::InputGrad => conv::input_grad(isa, &shape, from, packed, std::ptr::null(), to, part),
+                    Direction::InputGrad => {
+                        conv::input_grad(isa, &shape, from, packed, std::ptr::null(), to, part)
+                    }
                 }
             }
             Ok(())
