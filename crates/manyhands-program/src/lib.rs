@@ -61,7 +61,8 @@ pub use optimizer::{Adagrad, Adam, AdamW, Clip, Lamb, Optimizer, RmsProp, Sgd};
 pub use partials::{Join, Partial, Partials, is_sum, joining, partials, split_point};
 pub use passes::{
     Evaluate, MAX_OPERANDS, MAX_RESULTS, MAX_TERMS, Recompute, dead_code, fold_constants,
-    fuse_attention, fuse_dense, fuse_elementwise, optimize, recompute, simplify, subexpressions,
+    fuse_attention, fuse_convolution, fuse_dense, fuse_elementwise, optimize, recompute, simplify,
+    subexpressions,
 };
 pub use program::{Node, Output, Program, Update, ValueId};
 pub use shape::{MAX_ELEMENTS, Shape, TensorType};

@@ -164,6 +164,20 @@ pub enum Op {
     /// `convolution(x, kernel)`: x is `[n, spatial.., channels]`, the kernel `[window.., channels / groups, features]`;
     /// one or two spatial axes.
     Convolution(Window),
+    /// A convolution with its bias and activation in one kernel, made by passes: `(x, kernel, bias)`. f32 only.
+    BiasedConvolution {
+        /// The convolution's attributes.
+        window: Window,
+        /// What is applied to the sum.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        activation: Option<Unary>,
+    },
+    /// An operation through the gate of a relu, made by passes: the operands are the operation's and, last, the relu's
+    /// result; the result is zero where that is not above zero. For gradients of convolutions and max pools, f32 only.
+    Gated {
+        /// The operation, a `convolution_input_grad` or `max_pool_grad`.
+        op: Box<Op>,
+    },
     /// The gradient of a convolution with respect to x: `(dy, kernel)`.
     ConvolutionInputGrad {
         /// The convolution's attributes.
@@ -533,6 +547,8 @@ impl Op {
             Op::Matmul { .. } => "matmul",
             Op::Dense { .. } => "dense",
             Op::Convolution(_) => "convolution",
+            Op::BiasedConvolution { .. } => "biased_convolution",
+            Op::Gated { .. } => "gated",
             Op::ConvolutionInputGrad { .. } => "convolution_input_grad",
             Op::ConvolutionKernelGrad { .. } => "convolution_kernel_grad",
             Op::MaxPool(_) => "max_pool",

@@ -43,7 +43,7 @@ macro_rules! operators {
             type Output = Built;
             #[track_caller]
             fn $method(self, number: f64) -> Built {
-                let number = self.builder().scalar(self.dtype(), number)?;
+                let number = self.builder().branch().scalar(self.dtype(), number)?;
                 self.$method(&number)
             }
         }
@@ -60,7 +60,7 @@ macro_rules! operators {
             type Output = Built;
             #[track_caller]
             fn $method(self, value: &Value) -> Built {
-                let number = value.builder().scalar(value.dtype(), self)?;
+                let number = value.builder().branch().scalar(value.dtype(), self)?;
                 (&number).$method(value)
             }
         }

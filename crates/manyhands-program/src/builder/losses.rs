@@ -38,7 +38,7 @@ impl Value {
         }
         let difference = (self - targets)?;
         let size = difference.abs()?;
-        let bound = self.builder().scalar(self.dtype(), delta)?;
+        let bound = self.builder().branch().scalar(self.dtype(), delta)?;
         let near = ((&difference * &difference)? * 0.5)?;
         let far = ((&size - (0.5 * delta))? * delta)?;
         size.less_equal(&bound)?.select(&near, &far)

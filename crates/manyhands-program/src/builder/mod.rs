@@ -61,6 +61,8 @@ struct State {
     captured: Vec<(ValueId, ValueId)>,
     /// The iteration input, in the body of a scan.
     iteration: Option<ValueId>,
+    /// The branch being built inside this graph: operations on outer values belong to it, so that they run only with it.
+    branch: Option<Rc<Graph>>,
     /// Operations that others stand in for: their results, and the results of what takes their place.
     replaced: Vec<Replacement>,
 }
@@ -88,6 +90,7 @@ impl Builder {
             n_random: 0,
             captured: Vec::new(),
             iteration: None,
+            branch: None,
             replaced: Vec::new(),
         };
         Builder { graph: Rc::new(Graph { state: RefCell::new(state), parent }) }

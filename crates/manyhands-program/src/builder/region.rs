@@ -1,5 +1,7 @@
 //! Scan and cond: bodies are closures, and outer values they use are captured.
 
+use std::rc::Rc;
+
 use super::{Builder, Value};
 use crate::dtype::DType;
 use crate::error::{Problem, ProgramError};
@@ -91,13 +93,35 @@ impl Builder {
         otherwise: impl FnOnce(&Builder) -> Result<Vec<Value>, ProgramError>,
     ) -> Result<Vec<Value>, ProgramError> {
         let (yes, no) = (self.body("then"), self.body("otherwise"));
-        let (yes_values, no_values) = (then(&yes)?, otherwise(&no)?);
+        let (yes_values, no_values) =
+            (self.in_branch(&yes, then)?, self.in_branch(&no, otherwise)?);
         let (then, mut captured) = yes.finish_body(yes_values.iter())?;
         let (otherwise, no_captured) = no.finish_body(no_values.iter())?;
         captured.extend(no_captured);
         let captured: Vec<Value> = captured.into_iter().map(|id| self.value(id)).collect();
         let operands: Vec<&Value> = std::iter::once(condition).chain(&captured).collect();
         self.apply_all(Op::Cond(Box::new(CondSpec { then, otherwise })), &operands)
+    }
+
+    /// Builds a branch. Operations on outer values belong to it meanwhile; a scan's body is different, because what does not
+    /// change from one iteration to the next is better done once, outside.
+    fn in_branch<T>(&self, branch: &Builder, build: impl FnOnce(&Builder) -> T) -> T {
+        let around = self.graph.state.borrow_mut().branch.replace(Rc::clone(&branch.graph));
+        let built = build(branch);
+        self.graph.state.borrow_mut().branch = around;
+        built
+    }
+
+    /// The branch being built inside this graph, or the graph itself.
+    pub(super) fn branch(&self) -> Builder {
+        let mut graph = Rc::clone(&self.graph);
+        loop {
+            let inner = graph.state.borrow().branch.clone();
+            match inner {
+                Some(inner) => graph = inner,
+                None => return Builder { graph },
+            }
+        }
     }
 
     /// The body with the given outputs, and the outer values that it captures, in input order.

@@ -122,7 +122,7 @@ impl Value {
         for other in rest {
             inner = Value { graph: inner.innermost(other).graph, id: inner.id };
         }
-        inner.builder()
+        inner.builder().branch()
     }
 
     /// Applies a binary operation to operands stretched to a common shape.

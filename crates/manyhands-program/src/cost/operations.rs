@@ -32,6 +32,15 @@ pub(super) fn operations(program: &Program, node: &Node) -> u64 {
         }
         // Each element of the result (of dy, in gradients) meets the taps of one feature once.
         Op::Convolution(_) => n * taps(operand(1)),
+        Op::BiasedConvolution { activation, .. } => {
+            n * (taps(operand(1)) + 1 + activation.map_or(0, unary_weight))
+        }
+        Op::Gated { op } => {
+            n + match &**op {
+                Op::MaxPoolGrad(pooling) => n_operand(1) * window(&pooling.window),
+                _ => n_operand(0) * taps(operand(1)),
+            }
+        }
         Op::ConvolutionInputGrad { .. } => n_operand(0) * taps(operand(1)),
         Op::ConvolutionKernelGrad { .. } => n_operand(1) * taps(&result),
         Op::MaxPool(pooling) | Op::AveragePool(pooling) => n * window(&pooling.window),

@@ -290,7 +290,9 @@ fn contributions(forward: &Forward<'_>) -> Contributions {
         | Op::LayerNormGrad
         | Op::BatchNormGrad { .. }
         | Op::AttentionGrad(_) => Err(forward.refuse(NO_SECOND)),
-        Op::Dense { .. } | Op::Fused(_) => Err(forward.refuse(AFTER_PASSES)),
+        Op::Dense { .. } | Op::BiasedConvolution { .. } | Op::Gated { .. } | Op::Fused(_) => {
+            Err(forward.refuse(AFTER_PASSES))
+        }
         Op::GrainSum => {
             Err(forward.refuse("take the gradient per grain, before the sum over grains"))
         }

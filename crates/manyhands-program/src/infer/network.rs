@@ -33,6 +33,15 @@ pub(super) fn network(op: &Op, operands: &[&TensorType]) -> Inferred {
             let [x, kernel] = take::<2>(operands, "two")?;
             convolution(x, kernel, window)
         }
+        Op::BiasedConvolution { window, .. } => {
+            let [x, kernel, bias] = take::<3>(operands, "three")?;
+            super::reject_dtype(0, x.dtype, x.dtype != DType::F32, "f32")?;
+            same_dtype(x, bias)?;
+            let result = convolution(x, kernel, window)?;
+            expect_shape(2, bias, &Shape::from([result[0].shape.last()]))?;
+            Ok(result)
+        }
+        Op::Gated { op } => gated(op, operands),
         Op::ConvolutionInputGrad { window, input } => {
             let [dy, kernel] = take::<2>(operands, "two")?;
             let channels = kernel_sizes(kernel, window)?.saturating_mul(window.groups);
@@ -90,6 +99,24 @@ pub(super) fn network(op: &Op, operands: &[&TensorType]) -> Inferred {
         }
         _ => rows(op, operands),
     }
+}
+
+/// An operation through a gate: only those that have such a kernel.
+fn gated(op: &Op, operands: &[&TensorType]) -> Inferred {
+    if !matches!(op, Op::ConvolutionInputGrad { .. } | Op::MaxPoolGrad(_)) {
+        return Err(Problem::Attribute {
+            attribute: "op",
+            expected: "a convolution_input_grad or a max_pool_grad",
+            found: op.name().to_string(),
+        });
+    }
+    let Some((gate, operands)) = operands.split_last() else {
+        return Err(Problem::OperandCount { expected: "the operation's and a gate", found: 0 });
+    };
+    super::reject_dtype(0, gate.dtype, gate.dtype != DType::F32, "f32")?;
+    let result = network(op, operands)?;
+    same(&result[0], gate)?;
+    Ok(result)
 }
 
 /// Operations along the last axis.

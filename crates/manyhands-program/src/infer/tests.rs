@@ -378,3 +378,18 @@ fn bodies_are_not_nested_without_end() {
     }
     panic!("40 bodies in each other were accepted");
 }
+
+#[test]
+fn operations_on_outer_values_inside_a_branch_belong_to_the_branch() {
+    let g = Builder::new("branches");
+    let x = g.input("x", DType::F32, [2]).unwrap();
+    let large = x.sum_all().unwrap().greater(&g.scalar(DType::F32, 1.0).unwrap()).unwrap();
+    let n_before = g.inspect(|program| program.nodes().len());
+    let chosen = g.cond(&large, |_| Ok(vec![x.exp()?]), |_| Ok(vec![(&x * 2.0)?])).unwrap();
+    g.output("y", &chosen[0]).unwrap();
+    let program = g.finish();
+    assert_eq!(program.nodes().len(), n_before + 1, "only the cond itself was added outside");
+    let crate::Op::Cond(cond) = &program.nodes()[n_before].op else { panic!("a cond was added") };
+    assert!(cond.then.any_op(&mut |op| op.name() == "exp"));
+    assert!(cond.otherwise.any_op(&mut |op| op.name() == "mul"));
+}

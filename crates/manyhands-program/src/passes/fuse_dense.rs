@@ -78,12 +78,8 @@ impl Dense {
         let [a, b] = [node.operands[0], node.operands[1]];
         [(a, b), (b, a)].into_iter().find_map(|(product, spread)| {
             let dense = Dense::product(program, sole(program, uses, product)?)?;
-            let spread = program.definer(spread);
-            let Op::Broadcast { shape, axes } = &spread.op else { return None };
-            let bias = spread.operands[0];
-            let own = &program.ty(bias).shape;
-            let fits = axes[..] == [shape.rank() - 1] && own[..] == [shape.last()];
-            fits.then_some(Dense { add: Some(Addend::Bias), addend: Some(bias), ..dense })
+            let bias = spread_bias(program, spread)?;
+            Some(Dense { add: Some(Addend::Bias), addend: Some(bias), ..dense })
         })
     }
 
@@ -109,11 +105,20 @@ impl Dense {
     }
 }
 
+/// The one value per column that this value repeats, if it does.
+pub(super) fn spread_bias(program: &Program, spread: ValueId) -> Option<ValueId> {
+    let spread = program.definer(spread);
+    let Op::Broadcast { shape, axes } = &spread.op else { return None };
+    let bias = spread.operands[0];
+    let own = &program.ty(bias).shape;
+    (axes[..] == [shape.rank() - 1] && own[..] == [shape.last()]).then_some(bias)
+}
+
 /// The node of a value that is used once.
-fn sole<'a>(program: &'a Program, uses: &[usize], value: ValueId) -> Option<&'a Node> {
+pub(super) fn sole<'a>(program: &'a Program, uses: &[usize], value: ValueId) -> Option<&'a Node> {
     (uses[value.idx()] == 1).then(|| program.definer(value))
 }
 
-fn is_activation(unary: Unary) -> bool {
+pub(super) fn is_activation(unary: Unary) -> bool {
     matches!(unary, Unary::Relu | Unary::Gelu | Unary::Tanh | Unary::Logistic | Unary::Silu)
 }

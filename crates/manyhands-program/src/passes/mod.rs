@@ -5,6 +5,7 @@
 mod dead_code;
 mod fold_constants;
 mod fuse_attention;
+mod fuse_convolution;
 mod fuse_dense;
 mod fuse_elementwise;
 #[cfg(test)]
@@ -19,6 +20,7 @@ mod tests;
 pub use dead_code::dead_code;
 pub use fold_constants::{Evaluate, fold_constants};
 pub use fuse_attention::fuse_attention;
+pub use fuse_convolution::fuse_convolution;
 pub use fuse_dense::fuse_dense;
 pub use fuse_elementwise::{MAX_OPERANDS, MAX_RESULTS, MAX_TERMS, fuse_elementwise};
 pub use recompute::{Recompute, recompute};
@@ -37,7 +39,8 @@ pub fn optimize(program: &Program, device: &dyn Evaluate) -> Result<Program, Pro
     let program = fold_constants(&program, device)?;
     // Folding shows new scalars, and simplification new equals.
     let program = subexpressions(&simplify(&program)?)?;
-    let program = fuse_elementwise(&fuse_dense(&program)?)?;
+    let program = fuse_convolution(&fuse_dense(&program)?)?;
+    let program = fuse_elementwise(&program)?;
     // Fusion turned operations that differed in their broadcasts into the same one.
     dead_code(&subexpressions(&program)?)
 }

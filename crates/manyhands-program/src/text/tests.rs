@@ -115,15 +115,15 @@ fn bodies_are_indented_blocks() {
               %6 = reduce %4 {kind: sum, axes: [0]} : f32[]
               %7 = constant {splat: 0.0} : f32[]
               %8 = gt %6, %7 : bool[]
-              %9 = relu %5 : f32[5, 2]
-              %10 = cond %8, %5, %9 : f32[5, 2] then {
+              %9 = cond %8, %5, %5 : f32[5, 2] then {
                 %0 = input {name: "captured0"} : f32[5, 2]
                 output out0 = %0
               } otherwise {
                 %0 = input {name: "captured0"} : f32[5, 2]
-                output out0 = %0
+                %1 = relu %0 : f32[5, 2]
+                output out0 = %1
               }
-              output chosen = %10
+              output chosen = %9
             }
         "#]],
     );

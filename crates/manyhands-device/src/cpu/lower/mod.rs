@@ -142,7 +142,12 @@ fn lower_kernel(out: &mut Lowered<'_>, op: &Op) {
 fn lower_f32(out: &mut Lowered<'_>, op: &Op) {
     match op {
         Op::Matmul { .. } | Op::Dense { .. } => products::product(out),
-        Op::Convolution(_) | Op::ConvolutionInputGrad { .. } | Op::ConvolutionKernelGrad { .. } => {
+        Op::Gated { op } if matches!(**op, Op::MaxPoolGrad(_)) => windows::pooling(out),
+        Op::BiasedConvolution { .. }
+        | Op::Gated { .. }
+        | Op::Convolution(_)
+        | Op::ConvolutionInputGrad { .. }
+        | Op::ConvolutionKernelGrad { .. } => {
             windows::convolution(out);
         }
         Op::MaxPool(_) | Op::MaxPoolGrad(_) | Op::AveragePool(_) | Op::AveragePoolGrad { .. } => {

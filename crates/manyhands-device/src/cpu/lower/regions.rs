@@ -78,8 +78,8 @@ pub(super) fn scan(out: &mut Lowered<'_>, spec: &ScanSpec, bodies: Bodies) {
     let mut arguments = vec![Argument::Iteration];
     for idx in 0..out.node.operands.len() {
         let place = out.operand(idx);
-        arguments.push(if idx < spec.n_carried {
-            Argument::CarriedIn { first: place, last: out.result(idx), spare: spares[idx] }
+        arguments.push(if let Some(&spare) = spares.get(idx) {
+            Argument::CarriedIn { first: place, last: out.result(idx), spare }
         } else if idx < spec.n_carried + spec.n_scanned {
             Argument::Moving { place, stride: element(out.operand_type(idx).n_bytes()) }
         } else {

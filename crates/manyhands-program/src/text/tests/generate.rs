@@ -322,8 +322,18 @@ fn convolution(m: &mut Maker, g: &Builder) -> Made {
     let y = x.convolution(&kernel, window.clone())?;
     let dx = Op::ConvolutionInputGrad { window: window.clone(), input: vec![7; n] };
     let dx = g.apply(dx, &[&y, &kernel])?;
-    let dk = Op::ConvolutionKernelGrad { window, kernel: vec![3; n] };
-    m.keep([g.apply(dk, &[&x, &y])?, dx, y])
+    let dk = Op::ConvolutionKernelGrad { window: window.clone(), kernel: vec![3; n] };
+    let dk = g.apply(dk, &[&x, &y])?;
+    // What passes make of them is f32 alone.
+    let x = g.full(&TensorType::new(DType::F32, x.shape()), 1.0)?;
+    let kernel = g.full(&TensorType::new(DType::F32, kernel.shape()), 1.0)?;
+    let bias = g.full(&TensorType::new(DType::F32, [6]), 1.0)?;
+    let activation = m.flag().then_some(Unary::Relu);
+    let fused = Op::BiasedConvolution { window: window.clone(), activation };
+    let fused = g.apply(fused, &[&x, &kernel, &bias])?;
+    let op = Op::ConvolutionInputGrad { window, input: vec![7; n] };
+    let gated = g.apply(Op::Gated { op: Box::new(op) }, &[&fused, &kernel, &x])?;
+    m.keep([dk, dx, y, fused, gated])
 }
 
 fn pool(m: &mut Maker, g: &Builder) -> Made {
