@@ -4,6 +4,8 @@
 //! a run takes and fills buffers, and parameters are updated in place (an accelerator donates the old buffer and takes the
 //! new one under the same handle). Nothing here knows of threads, pointers or caches.
 
+use std::fmt;
+
 use manyhands_program::{Program, Tensor, TensorType};
 
 use crate::error::DeviceError;
@@ -46,6 +48,21 @@ impl MemoryPlan {
     /// Everything together.
     pub fn peak_bytes(&self) -> usize {
         self.argument_bytes + self.constant_bytes + self.temporary_bytes + self.scratch_bytes
+    }
+}
+
+impl fmt::Display for MemoryPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mb = |bytes: usize| bytes as f64 / 1e6;
+        write!(
+            f,
+            "{:.1} MB at most: {:.1} for arguments, {:.1} for constants, {:.1} between operations, {:.1} of scratch",
+            mb(self.peak_bytes()),
+            mb(self.argument_bytes),
+            mb(self.constant_bytes),
+            mb(self.temporary_bytes),
+            mb(self.scratch_bytes),
+        )
     }
 }
 

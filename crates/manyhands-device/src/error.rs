@@ -3,7 +3,7 @@
 use manyhands_program::{ProgramError, TensorError, TensorType};
 use thiserror::Error;
 
-use crate::cpu::kernels::fault::Fault;
+use crate::cpu::Fault;
 
 /// Why a device cannot do what it is asked.
 #[derive(Clone, Debug, Error, PartialEq)]

@@ -2,12 +2,12 @@
 //!
 //! A [`Device`] compiles a program once and runs it many times; [`CpuDevice`] is the native CPU.
 
-pub mod cpu;
+mod cpu;
 mod device;
 mod error;
 mod step;
 
-pub use cpu::CpuDevice;
+pub use cpu::{CpuDevice, Fault, Isa, KERNEL_SET};
 pub use device::{
     BufferId, Device, DeviceDescription, Evaluated, ExecutableId, Launch, MemoryPlan,
 };

@@ -11,3 +11,8 @@ pub use error::Error;
 pub use initial::initial_value;
 pub use manyhands_device as device;
 pub use manyhands_program as program;
+
+/// The code of README.md, run as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -6,8 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use manyhands::bench::Case;
-use manyhands::device::cpu::simd::Isa;
-use manyhands::device::{CpuDevice, StepExecutor};
+use manyhands::device::{CpuDevice, Isa, StepExecutor};
 
 /// Counts what every thread of the process allocates.
 struct Counting;

@@ -4,8 +4,7 @@
 #![allow(clippy::unwrap_used)] // a test that cannot go on should stop there
 
 use manyhands::bench::Case;
-use manyhands::device::cpu::simd::Isa;
-use manyhands::device::{CpuDevice, StepExecutor};
+use manyhands::device::{CpuDevice, Isa, StepExecutor};
 use manyhands::initial_value;
 use manyhands::program::{DType, Init, Op, Program, TensorType};
 

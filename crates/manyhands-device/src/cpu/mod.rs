@@ -1,19 +1,22 @@
 //! The native CPU device.
 //!
-//! A program is compiled once: passes fuse it, memory is planned ([`memory`]), and every operation is lowered to
-//! instructions ([`lower`]). A run then walks the instructions on a team of threads ([`team`]): each thread does its part
+//! A program is compiled once: passes fuse it, memory is planned (`memory.rs`), and every operation is lowered to
+//! instructions (`lower/`). A run then walks the instructions on a team of threads (`team.rs`): each thread does its part
 //! of every instruction, and they meet after it. Nothing is allocated on the way.
 //!
 //! Invariant **D1**: results depend neither on the number of threads, nor on the instruction set, nor on cache sizes.
 
 mod compile;
 mod instruction;
-pub mod kernels;
+mod kernels;
 mod lower;
-pub mod math;
+mod math;
 mod memory;
-pub mod simd;
-pub mod team;
+mod simd;
+mod team;
+
+pub use self::kernels::fault::Fault;
+pub use self::simd::Isa;
 
 use std::error::Error;
 
@@ -22,8 +25,6 @@ use manyhands_program::{Evaluate, Program, Tensor, TensorType, optimize};
 use self::compile::Compiled;
 use self::instruction::{AlignedBytes, Context};
 use self::kernels::Part;
-use self::kernels::fault::Fault;
-use self::simd::Isa;
 use self::team::{Barrier, Team};
 use crate::device::{BufferId, Device, DeviceDescription, ExecutableId, Launch, MemoryPlan};
 use crate::error::DeviceError;

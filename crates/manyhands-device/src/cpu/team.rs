@@ -34,7 +34,7 @@ thread_local! {
 }
 
 /// Threads that do work together. The thread that calls [`Team::run`] is one of them.
-pub struct Team {
+pub(super) struct Team {
     shared: Arc<Shared>,
     helpers: Vec<JoinHandle<()>>,
 }
@@ -76,7 +76,7 @@ impl Team {
     ///
     /// # Panics
     /// If there are to be no threads, or the system starts no more.
-    pub fn new(n_threads: usize) -> Team {
+    pub(super) fn new(n_threads: usize) -> Team {
         assert!(n_threads > 0, "a team has at least one thread");
         let shared = Arc::new(Shared {
             round: Line(AtomicU64::new(0)),
@@ -102,7 +102,7 @@ impl Team {
     }
 
     /// The number of threads, the caller included.
-    pub fn n_threads(&self) -> usize {
+    pub(super) fn n_threads(&self) -> usize {
         self.helpers.len() + 1
     }
 
@@ -112,7 +112,7 @@ impl Team {
     /// # Panics
     /// If `work` panics on any thread: with the first panic, after all threads have stopped.
     /// Threads that wait at a [`Barrier`] are released from it; it is unusable afterwards.
-    pub fn run(&mut self, work: &(dyn Fn(usize) + Sync)) {
+    pub(super) fn run(&mut self, work: &(dyn Fn(usize) + Sync)) {
         if self.helpers.is_empty() {
             return work(0);
         }
@@ -240,7 +240,7 @@ fn is_crowded(n_threads: usize) -> bool {
 
 /// Where `n` threads meet: each waits until all have come. What a thread wrote before is seen by
 /// all after.
-pub struct Barrier {
+pub(super) struct Barrier {
     /// From the low end: how many have come to this meeting, which meeting it is, and whether the
     /// barrier is broken.
     state: Line<AtomicU64>,
@@ -254,7 +254,7 @@ const MEETING: u64 = BROKEN - ONE_MEETING;
 
 impl Barrier {
     /// A barrier for so many threads.
-    pub fn new(n_threads: usize) -> Barrier {
+    pub(super) fn new(n_threads: usize) -> Barrier {
         Barrier {
             state: Line(AtomicU64::new(0)),
             n_threads: n_threads as u64,
@@ -268,7 +268,7 @@ impl Barrier {
     /// If a thread of the team that is at work here panics meanwhile: the meeting cannot take
     /// place. The barrier is broken from then on, and every wait panics.
     #[inline]
-    pub fn wait(&self) {
+    pub(super) fn wait(&self) {
         if self.n_threads <= 1 {
             return;
         }

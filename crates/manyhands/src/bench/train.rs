@@ -2,8 +2,7 @@
 
 use std::time::Instant;
 
-use manyhands_device::cpu::simd::Isa;
-use manyhands_device::{CpuDevice, StepExecutor};
+use manyhands_device::{CpuDevice, Isa, StepExecutor};
 use manyhands_program::{DType, Init, Op, Program};
 use serde::Serialize;
 

@@ -116,7 +116,7 @@ impl Kernel for Argmax {
 ///
 /// # Safety
 /// `isa` is available; `src` has `outer * axis * inner` elements, `dst` `outer * inner`.
-pub unsafe fn argmax(
+pub(crate) unsafe fn argmax(
     isa: Isa,
     src: *const f32,
     dst: *mut i32,

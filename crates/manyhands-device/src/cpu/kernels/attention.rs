@@ -15,7 +15,7 @@ const BLOCK: usize = 32;
 
 /// Rows of one element a token, all heads side by side; it may be a slice of wider rows.
 #[derive(Clone, Copy, Debug)]
-pub struct Tokens {
+pub(crate) struct Tokens {
     /// The first element of the first token.
     pub ptr: *const f32,
     /// From one token to the next.
@@ -26,7 +26,7 @@ pub struct Tokens {
 
 /// [`Tokens`] that are written.
 #[derive(Clone, Copy, Debug)]
-pub struct TokensMut {
+pub(crate) struct TokensMut {
     /// The first element of the first token.
     pub ptr: *mut f32,
     /// From one token to the next.
@@ -37,7 +37,7 @@ pub struct TokensMut {
 
 /// What attends to what.
 #[derive(Clone, Copy, Debug)]
-pub struct Attention {
+pub(crate) struct Attention {
     /// How many sequences there are.
     pub n_batches: usize,
     /// How many heads a token has.
@@ -66,12 +66,12 @@ pub struct Attention {
 
 impl Attention {
     /// The f32 of scratch that a part of [`attention`] needs.
-    pub fn scratch_len(&self) -> usize {
+    pub(crate) fn scratch_len(&self) -> usize {
         (self.depth + BLOCK) * self.score_row() + WIDTH
     }
 
     /// The f32 of scratch that a part of [`attention_grad`] needs.
-    pub fn grad_scratch_len(&self) -> usize {
+    pub(crate) fn grad_scratch_len(&self) -> usize {
         2 * (self.depth + BLOCK) * self.score_row() + WIDTH
     }
 
@@ -97,7 +97,13 @@ impl Attention {
 /// # Safety
 /// The machine has the instruction set. The tokens of `a` and `out` are valid for its shape, `out` overlapping none;
 /// `scratch` has [`Attention::scratch_len`] elements and is this thread's own.
-pub unsafe fn attention(isa: Isa, a: &Attention, out: TokensMut, scratch: &mut [f32], part: Part) {
+pub(crate) unsafe fn attention(
+    isa: Isa,
+    a: &Attention,
+    out: TokensMut,
+    scratch: &mut [f32],
+    part: Part,
+) {
     // SAFETY: as the caller's.
     unsafe { isa.run(Forward { a, out, scratch, part }) }
 }
@@ -106,7 +112,7 @@ pub unsafe fn attention(isa: Isa, a: &Attention, out: TokensMut, scratch: &mut [
 ///
 /// # Safety
 /// As for [`attention`], with [`Attention::grad_scratch_len`]; the gradients overlap nothing.
-pub unsafe fn attention_grad(
+pub(crate) unsafe fn attention_grad(
     isa: Isa,
     a: &Attention,
     dout: Tokens,

@@ -21,7 +21,7 @@ pub struct BadLabel {
 }
 
 /// An integer type that class labels come in.
-pub trait Label: Copy {
+pub(crate) trait Label: Copy {
     /// The label as a number.
     fn number(self) -> i64;
 }
@@ -135,7 +135,7 @@ impl<T: Label> RowKernel for CrossEntropy<T> {
 ///
 /// # Safety
 /// `isa` is available; `logits` has `rows` x `n_classes` elements, `labels` and `losses` `rows`.
-pub unsafe fn cross_entropy<T: Label>(
+pub(crate) unsafe fn cross_entropy<T: Label>(
     isa: Isa,
     logits: *const f32,
     labels: *const T,
@@ -217,7 +217,7 @@ impl<T: Label> RowKernel for CrossEntropyGrad<T> {
 /// # Safety
 /// `isa` is available; `logits` and `dlogits` have `rows` x `n_classes` elements and may be the
 /// same; `labels` and `dlosses` have `rows`.
-pub unsafe fn cross_entropy_grad<T: Label>(
+pub(crate) unsafe fn cross_entropy_grad<T: Label>(
     isa: Isa,
     logits: *const f32,
     labels: *const T,

@@ -15,7 +15,7 @@ use super::Part;
 use super::fault::Fault;
 use crate::cpu::simd::Isa;
 
-pub use rows::ScatterAddPlan;
+pub(crate) use rows::ScatterAddPlan;
 
 use join::{Concatenate, Pad};
 use rows::Gather;
@@ -51,7 +51,7 @@ pub(super) use with_bits;
 
 /// How to carry out one operation that moves elements.
 #[derive(Clone, Debug)]
-pub struct LayoutPlan {
+pub(crate) struct LayoutPlan {
     /// Bytes of one element.
     element: usize,
     moves: Moves,
@@ -70,7 +70,7 @@ impl LayoutPlan {
     /// The plan of a broadcast, reshape, transpose, concatenation, slice, pad or gather on operands
     /// of these types, which the program has checked. Nothing for other operations, and for those
     /// with more axes than a plan can have.
-    pub fn new(op: &Op, operands: &[&TensorType]) -> Option<LayoutPlan> {
+    pub(crate) fn new(op: &Op, operands: &[&TensorType]) -> Option<LayoutPlan> {
         let first = operands.first()?;
         let sizes = &first.shape[..];
         let moves = match op {
@@ -96,7 +96,7 @@ impl LayoutPlan {
     /// `isa` is available. Operands and result are valid for all elements of the types that the
     /// plan was made for, aligned to them, and do not overlap. Each part writes elements of its
     /// own; all parts together write all of them, unless one faults.
-    pub unsafe fn run(
+    pub(crate) unsafe fn run(
         &self,
         isa: Isa,
         operand: impl Fn(usize) -> *const u8,

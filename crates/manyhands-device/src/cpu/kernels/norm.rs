@@ -8,8 +8,8 @@
 mod batch;
 mod layer;
 
-pub use batch::{BatchNorm, BatchNormGrad, batch_norm, batch_norm_grad};
-pub use layer::{
+pub(crate) use batch::{BatchNorm, BatchNormGrad, batch_norm, batch_norm_grad};
+pub(crate) use layer::{
     LayerNorm, LayerNormGrad, LayerNormGradScale, layer_norm, layer_norm_grad,
     layer_norm_grad_scale,
 };

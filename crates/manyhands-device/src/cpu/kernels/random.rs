@@ -20,7 +20,7 @@ use crate::cpu::simd::{Isa, Kernel, Lanes, WIDTH};
 
 /// Where a random array stands: all that its values depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub(crate) struct Place {
     /// The job's seed.
     pub seed: u64,
     /// The key of the operation, fixed when the program was built.
@@ -185,7 +185,7 @@ impl Group for Uniform {
 ///
 /// # Safety
 /// `isa` is available; `dst` has `n` elements.
-pub unsafe fn uniform(isa: Isa, place: Place, dst: *mut f32, n: usize, part: Part) {
+pub(crate) unsafe fn uniform(isa: Isa, place: Place, dst: *mut f32, n: usize, part: Part) {
     let group = Uniform(Store(dst));
     // SAFETY: as the caller says.
     unsafe { isa.run(Fill { place, group, range: part.range(n, GROUP) }) }
@@ -224,7 +224,7 @@ impl Group for Normal {
 ///
 /// # Safety
 /// `isa` is available; `dst` has `n` elements.
-pub unsafe fn normal(isa: Isa, place: Place, dst: *mut f32, n: usize, part: Part) {
+pub(crate) unsafe fn normal(isa: Isa, place: Place, dst: *mut f32, n: usize, part: Part) {
     let group = Normal(Store(dst));
     // SAFETY: as the caller says.
     unsafe { isa.run(Fill { place, group, range: part.range(n, GROUP) }) }
@@ -272,7 +272,14 @@ impl Group for Dropout {
 ///
 /// # Safety
 /// `isa` is available; `dst` has `n` elements.
-pub unsafe fn keep_mask(isa: Isa, place: Place, rate: f32, dst: *mut f32, n: usize, part: Part) {
+pub(crate) unsafe fn keep_mask(
+    isa: Isa,
+    place: Place,
+    rate: f32,
+    dst: *mut f32,
+    n: usize,
+    part: Part,
+) {
     let group = Dropout { rate, factor: 1.0, src: None, dst: Store(dst) };
     // SAFETY: as the caller says.
     unsafe { isa.run(Fill { place, group, range: part.range(n, GROUP) }) }
@@ -283,7 +290,7 @@ pub unsafe fn keep_mask(isa: Isa, place: Place, rate: f32, dst: *mut f32, n: usi
 ///
 /// # Safety
 /// `isa` is available; `x` and `y` have `n` elements and may be the same.
-pub unsafe fn dropout(
+pub(crate) unsafe fn dropout(
     isa: Isa,
     place: Place,
     rate: f32,

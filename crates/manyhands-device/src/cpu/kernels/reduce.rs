@@ -23,7 +23,7 @@ const COLUMNS: usize = 512;
 
 /// How two values become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reduction {
+pub(crate) enum Reduction {
     /// The sum; 0 of nothing.
     Sum,
     /// The product; 1 of nothing.
@@ -395,7 +395,7 @@ impl<R: Fold> Kernel for Reduce<R> {
 /// # Safety
 /// `isa` is available; `src` has `outer * axis * inner` elements, `dst` `outer * inner`, and they
 /// do not overlap.
-pub unsafe fn reduce(
+pub(crate) unsafe fn reduce(
     isa: Isa,
     reduction: Reduction,
     src: *const f32,
@@ -422,24 +422,8 @@ pub unsafe fn reduce(
     }
 }
 
-/// The sum of each column of a matrix: the gradient of a bias.
-///
-/// # Safety
-/// `isa` is available; `src` has `rows` x `cols` elements, `dst` `cols`, and they do not overlap.
-pub unsafe fn column_sum(
-    isa: Isa,
-    src: *const f32,
-    dst: *mut f32,
-    rows: usize,
-    cols: usize,
-    part: Part,
-) {
-    // SAFETY: as the caller says. One column is a contiguous axis, summed as `reduce` does.
-    unsafe { reduce(isa, Reduction::Sum, src, dst, 1, rows, cols, part) }
-}
-
 /// Elements whose squares make one partial sum of [`block_square_sums`].
-pub const SQUARE_BLOCK: usize = 1024;
+pub(crate) const SQUARE_BLOCK: usize = 1024;
 
 struct SquareSums {
     src: *const f32,
@@ -467,7 +451,13 @@ impl Kernel for SquareSums {
 ///
 /// # Safety
 /// `isa` is available; `src` has `n` elements, `dst` one per block begun.
-pub unsafe fn block_square_sums(isa: Isa, src: *const f32, dst: *mut f32, n: usize, part: Part) {
+pub(crate) unsafe fn block_square_sums(
+    isa: Isa,
+    src: *const f32,
+    dst: *mut f32,
+    n: usize,
+    part: Part,
+) {
     let blocks = part.range(n.div_ceil(SQUARE_BLOCK), 1);
     // SAFETY: as the caller says.
     unsafe { isa.run(SquareSums { src, dst, n, blocks }) }

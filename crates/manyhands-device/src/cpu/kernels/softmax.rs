@@ -275,7 +275,14 @@ impl RowKernel for Softmax {
 ///
 /// # Safety
 /// `isa` is available; `x` and `y` have `rows` x `cols` elements and may be the same.
-pub unsafe fn softmax(isa: Isa, x: *const f32, y: *mut f32, rows: usize, cols: usize, part: Part) {
+pub(crate) unsafe fn softmax(
+    isa: Isa,
+    x: *const f32,
+    y: *mut f32,
+    rows: usize,
+    cols: usize,
+    part: Part,
+) {
     // SAFETY: as the caller says.
     unsafe { isa.run(Rows(Softmax { x, y, cols }, part.range(rows, 1))) };
 }
@@ -308,7 +315,7 @@ impl RowKernel for SoftmaxGrad {
 ///
 /// # Safety
 /// `isa` is available; all have `rows` x `cols` elements; `dx` may be `y` or `dy`.
-pub unsafe fn softmax_grad(
+pub(crate) unsafe fn softmax_grad(
     isa: Isa,
     y: *const f32,
     dy: *const f32,
@@ -374,7 +381,7 @@ impl RowKernel for LogSoftmax {
 ///
 /// # Safety
 /// `isa` is available; `x` and `y` have `rows` x `cols` elements and may be the same.
-pub unsafe fn log_softmax(
+pub(crate) unsafe fn log_softmax(
     isa: Isa,
     x: *const f32,
     y: *mut f32,
@@ -425,7 +432,7 @@ impl RowKernel for LogSoftmaxGrad {
 ///
 /// # Safety
 /// `isa` is available; all have `rows` x `cols` elements; `dx` may be `y` or `dy`.
-pub unsafe fn log_softmax_grad(
+pub(crate) unsafe fn log_softmax_grad(
     isa: Isa,
     y: *const f32,
     dy: *const f32,

@@ -2,7 +2,7 @@
 
 /// One axis of a sliding window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Axis {
+pub(crate) struct Axis {
     /// Length of the input along this axis.
     pub input: usize,
     /// Taps of the window.
@@ -19,31 +19,31 @@ pub struct Axis {
 
 impl Axis {
     /// An axis of length one, which a one-dimensional convolution has in the place of its rows.
-    pub const ONE: Axis = Axis::unpadded(1, 1);
+    pub(crate) const ONE: Axis = Axis::unpadded(1, 1);
 
     /// Windows of `kernel` neighbouring taps at every position, without padding.
-    pub const fn unpadded(input: usize, kernel: usize) -> Axis {
+    pub(crate) const fn unpadded(input: usize, kernel: usize) -> Axis {
         Axis { input, kernel, stride: 1, dilation: 1, pad_low: 0, pad_high: 0 }
     }
 
     /// Positions from the first tap of a window to one past its last.
-    pub fn extent(&self) -> usize {
+    pub(crate) fn extent(&self) -> usize {
         (self.kernel - 1) * self.dilation + 1
     }
 
     /// How many windows fit; none where the padded input is shorter than a window.
-    pub fn output(&self) -> usize {
+    pub(crate) fn output(&self) -> usize {
         let padded = self.input + self.pad_low + self.pad_high;
         if padded < self.extent() { 0 } else { (padded - self.extent()) / self.stride + 1 }
     }
 
     /// Whether any padding is asked for.
-    pub fn is_padded(&self) -> bool {
+    pub(crate) fn is_padded(&self) -> bool {
         self.pad_low + self.pad_high > 0
     }
 
     /// The taps of window `output` that lie inside the input.
-    pub fn taps_inside(&self, output: usize) -> std::ops::Range<usize> {
+    pub(crate) fn taps_inside(&self, output: usize) -> std::ops::Range<usize> {
         let start = output * self.stride;
         let first = self.pad_low.saturating_sub(start).div_ceil(self.dilation);
         let end = (self.input + self.pad_low).saturating_sub(start).div_ceil(self.dilation);
@@ -52,7 +52,7 @@ impl Axis {
     }
 
     /// The input position of a tap that lies inside the input.
-    pub fn position(&self, output: usize, tap: usize) -> usize {
+    pub(crate) fn position(&self, output: usize, tap: usize) -> usize {
         output * self.stride + tap * self.dilation - self.pad_low
     }
 }

@@ -136,6 +136,7 @@ pub(super) fn random(out: &mut Lowered<'_>) {
 /// The plain evaluator, on one thread.
 pub(super) fn plain(out: &mut Lowered<'_>) {
     let op = out.node.op.clone();
+    assert!(plain_kernels::supported(&op), "what it has not, has its own kernel");
     let types = |n: usize, ty: &dyn Fn(usize) -> TensorType| (0..n).map(ty).collect::<Vec<_>>();
     let operand_types = types(out.node.operands.len(), &|idx| out.operand_type(idx).clone());
     let result_types = types(out.node.results.len(), &|idx| out.result_type(idx).clone());

@@ -15,7 +15,7 @@ mod avx512;
 mod portable;
 
 /// The number of lanes of a vector.
-pub const WIDTH: usize = 16;
+pub(super) const WIDTH: usize = 16;
 
 /// Which instructions a kernel is compiled for. Chosen once, when a device is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -32,7 +32,7 @@ use weight_grad::WeightGrad;
 
 /// The shape of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConvShape {
+pub(crate) struct ConvShape {
     /// Images.
     pub batch: usize,
     /// The vertical axis: `H`, `KH`, and so on.
@@ -49,7 +49,7 @@ pub struct ConvShape {
 
 /// A direction that gathers through packed weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub(crate) enum Direction {
     /// From `x` to `y`.
     Forward,
     /// From `dy` to `dx`.
@@ -58,43 +58,45 @@ pub enum Direction {
 
 impl ConvShape {
     /// Floats of `x`.
-    pub fn x_len(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn x_len(&self) -> usize {
         self.batch * self.rows.input * self.cols.input * self.in_channels
     }
 
     /// Floats of `y`.
-    pub fn y_len(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn y_len(&self) -> usize {
         self.batch * self.rows.output() * self.cols.output() * self.out_channels
     }
 
     /// Floats of the weights.
-    pub fn weights_len(&self) -> usize {
+    pub(crate) fn weights_len(&self) -> usize {
         self.n_taps() * self.in_channels / self.groups * self.out_channels
     }
 
     /// Floats of the weights as [`pack_weights`] lays them out.
-    pub fn packed_len(&self, direction: Direction) -> usize {
+    pub(crate) fn packed_len(&self, direction: Direction) -> usize {
         packing::packed_len(self, direction)
     }
 
-    /// Floats of scratch that [`weight_grad`] needs for each part.
-    pub fn weight_grad_scratch_len(&self) -> usize {
+    /// Floats of scratch that [`weight_grad()`] needs for each part.
+    pub(crate) fn weight_grad_scratch_len(&self) -> usize {
         weight_grad::scratch_len(self)
     }
 
     /// Taps of a window.
-    pub fn n_taps(&self) -> usize {
+    pub(crate) fn n_taps(&self) -> usize {
         self.rows.kernel * self.cols.kernel
     }
 
     /// Whether every channel is convolved by itself.
-    pub fn is_depthwise(&self) -> bool {
+    pub(crate) fn is_depthwise(&self) -> bool {
         self.groups > 1 && self.groups == self.in_channels && self.groups == self.out_channels
     }
 
     /// Images whose positions form one chain of the weight gradient: enough for 512 positions, at
     /// least one.
-    pub fn images_per_chain(&self) -> usize {
+    pub(crate) fn images_per_chain(&self) -> usize {
         (512 / (self.rows.output() * self.cols.output()).max(1)).max(1)
     }
 }
@@ -105,7 +107,7 @@ impl ConvShape {
 /// # Safety
 /// `weights` holds [`ConvShape::weights_len`] floats, `packed` has room for
 /// [`ConvShape::packed_len`]; other parts may run at the same time.
-pub unsafe fn pack_weights(
+pub(crate) unsafe fn pack_weights(
     shape: &ConvShape,
     direction: Direction,
     weights: *const f32,
@@ -121,7 +123,7 @@ pub unsafe fn pack_weights(
 /// # Safety
 /// `x`, `packed` (of [`Direction::Forward`]), `bias` (`Cout` floats) and `y` are valid and do not
 /// overlap where written; the machine has `isa`. Other parts may run at the same time.
-pub unsafe fn forward(
+pub(crate) unsafe fn forward(
     isa: Isa,
     shape: &ConvShape,
     x: *const f32,
@@ -144,7 +146,7 @@ pub unsafe fn forward(
 ///
 /// # Safety
 /// As for [`forward`], with `packed` of [`Direction::InputGrad`]; `gate` has the length of `x`.
-pub unsafe fn input_grad(
+pub(crate) unsafe fn input_grad(
     isa: Isa,
     shape: &ConvShape,
     dy: *const f32,
@@ -162,7 +164,7 @@ pub unsafe fn input_grad(
 ///
 /// # Safety
 /// As for [`forward`]; `scratch` is this part's own.
-pub unsafe fn weight_grad(
+pub(crate) unsafe fn weight_grad(
     isa: Isa,
     shape: &ConvShape,
     x: *const f32,

@@ -24,7 +24,7 @@ const SHORT_RUN: usize = 64;
 
 /// An expression compiled for the shapes of its operands.
 #[derive(Debug)]
-pub struct Tape {
+pub(crate) struct Tape {
     pub(super) n_elements: usize,
     pub(super) n_operands: usize,
     pub(super) n_results: usize,
@@ -120,7 +120,7 @@ impl Reach {
 impl Tape {
     /// Compiles an expression that has passed type inference, for results of the given shape and
     /// operands of theirs.
-    pub fn new(expression: &Expression, shape: &Shape, operand_shapes: &[&Shape]) -> Tape {
+    pub(crate) fn new(expression: &Expression, shape: &Shape, operand_shapes: &[&Shape]) -> Tape {
         let n = shape.n_elements();
         let reaches: Vec<Reach> = expression
             .operands
@@ -148,7 +148,7 @@ impl Tape {
     }
 
     /// How much scratch memory each thread needs, in f32. Any alignment will do.
-    pub fn scratch_len(&self) -> usize {
+    pub(crate) fn scratch_len(&self) -> usize {
         let of = |schedule: &Schedule| schedule.table_len() + schedule.scratch + WIDTH;
         of(&self.direct).max(self.staged.as_ref().map_or(0, of))
     }

@@ -2,7 +2,7 @@
 //!
 //! An expression is compiled once into a [`Tape`] of instructions, each a loop over one block of
 //! elements (`superoperators` has them, `graph` chooses them, `compile` gives every value a place),
-//! which [`run`] then carries out as often as wanted. The operations and their order for an element
+//! which [`run()`] then carries out as often as wanted. The operations and their order for an element
 //! are those of the expression, each rounded by itself, so fusing never changes a bit.
 
 mod compile;
@@ -11,8 +11,8 @@ mod graph;
 mod run;
 mod superoperators;
 
-pub use compile::Tape;
-pub use run::run;
+pub(crate) use compile::Tape;
+pub(crate) use run::run;
 
 #[cfg(test)]
 mod tests;

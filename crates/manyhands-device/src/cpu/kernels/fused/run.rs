@@ -15,7 +15,7 @@ const GRANULE: usize = 64;
 /// the shapes that the tape was compiled for; a result may be the very memory of a full operand
 /// (each operand serves one result) and overlaps nothing otherwise. `scratch` has
 /// [`Tape::scratch_len`] f32 that no other thread uses meanwhile.
-pub unsafe fn run(
+pub(crate) unsafe fn run(
     isa: Isa,
     tape: &Tape,
     operands: &[*const f32],

@@ -15,12 +15,12 @@ mod tile;
 use super::Part;
 use crate::cpu::simd::{Isa, Kernel, Lanes};
 use blocks::Blocks;
-pub use pack::Strided;
+pub(crate) use pack::Strided;
 use plan::Plan;
 
 /// What is applied to an output element last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activation {
+pub(crate) enum Activation {
     /// Nothing.
     None,
     /// The element where it is greater than zero or NaN, else zero; -0.0 stays.
@@ -29,7 +29,7 @@ pub enum Activation {
 
 /// What follows the chain of an output element, in this order: accumulate, bias, activation.
 #[derive(Clone, Copy, Debug)]
-pub struct Finish {
+pub(crate) struct Finish {
     /// Adds the chain's value to what C held.
     pub accumulate: bool,
     /// One value per column to add, or null.
@@ -40,13 +40,13 @@ pub struct Finish {
 
 impl Finish {
     /// The bare product.
-    pub const NONE: Finish =
+    pub(crate) const NONE: Finish =
         Finish { accumulate: false, bias: std::ptr::null(), activation: Activation::None };
 }
 
 /// A product of an m by k and a k by n matrix.
 #[derive(Clone, Copy, Debug)]
-pub struct Gemm {
+pub(crate) struct Gemm {
     /// Rows of A and C.
     pub m: usize,
     /// Columns of B and C.
@@ -68,7 +68,7 @@ pub struct Gemm {
 }
 
 /// How many f32 of scratch every part of this product needs when it is cut in `n_parts`. Looks at no pointer.
-pub fn scratch_len(isa: Isa, gemm: &Gemm, n_parts: usize) -> usize {
+pub(crate) fn scratch_len(isa: Isa, gemm: &Gemm, n_parts: usize) -> usize {
     let part_len = |idx| {
         // SAFETY: planning touches no memory; the caller runs on this instruction set anyway.
         let plan = unsafe { isa.run(Planner(gemm, Part { idx, count: n_parts })) };
@@ -83,7 +83,7 @@ pub fn scratch_len(isa: Isa, gemm: &Gemm, n_parts: usize) -> usize {
 /// The machine has the instruction set. The pointers are valid for the shape, and C overlaps no input. `scratch` has
 /// [`scratch_len`] elements and is this thread's own.
 #[inline]
-pub unsafe fn gemm(isa: Isa, gemm: &Gemm, scratch: &mut [f32], part: Part) {
+pub(crate) unsafe fn gemm(isa: Isa, gemm: &Gemm, scratch: &mut [f32], part: Part) {
     // SAFETY: as the caller's.
     unsafe { isa.run(Product { gemm, scratch, part }) }
 }

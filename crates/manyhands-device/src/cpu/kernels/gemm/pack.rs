@@ -4,7 +4,7 @@ use crate::cpu::simd::{Lanes, WIDTH};
 
 /// A strided matrix that is only read: element (i, j) is at `ptr + i * row + j * col`.
 #[derive(Clone, Copy, Debug)]
-pub struct Strided {
+pub(crate) struct Strided {
     /// Element (0, 0).
     pub ptr: *const f32,
     /// From one row to the next.
@@ -15,7 +15,7 @@ pub struct Strided {
 
 impl Strided {
     /// The matrix turned.
-    pub fn transposed(self) -> Strided {
+    pub(crate) fn transposed(self) -> Strided {
         Strided { ptr: self.ptr, row: self.col, col: self.row }
     }
 

@@ -104,11 +104,11 @@ impl Gather {
 /// Every part walks over all indices and adds only to what is its own, columns or rows, so each
 /// element's sum has one order whatever the number of parts.
 #[derive(Clone, Debug)]
-pub struct ScatterAddPlan(Around);
+pub(crate) struct ScatterAddPlan(Around);
 
 impl ScatterAddPlan {
     /// The plan for a base of this type, and indices of this one.
-    pub fn new(axis: usize, base: &TensorType, indices: &TensorType) -> ScatterAddPlan {
+    pub(crate) fn new(axis: usize, base: &TensorType, indices: &TensorType) -> ScatterAddPlan {
         ScatterAddPlan(Around::new(axis, base, indices))
     }
 
@@ -119,7 +119,7 @@ impl ScatterAddPlan {
     /// `isa` is available. The pointers are valid for all elements of the types that the plan was
     /// made for, aligned to them; the result overlaps neither indices nor updates, nor the base
     /// unless it is the same.
-    pub unsafe fn run(
+    pub(crate) unsafe fn run(
         &self,
         isa: Isa,
         base: Option<*const f32>,

@@ -49,7 +49,7 @@ fn strips(cols: Range<usize>) -> impl Iterator<Item = Range<usize>> {
 
 /// The operands of [`batch_norm`].
 #[derive(Clone, Copy, Debug)]
-pub struct BatchNorm {
+pub(crate) struct BatchNorm {
     /// `rows` x `cols`.
     pub x: *const f32,
     /// One per column.
@@ -161,14 +161,14 @@ impl BatchNorm {
 ///
 /// # Safety
 /// `isa` is available; the pointers hold what [`BatchNorm`] says.
-pub unsafe fn batch_norm(isa: Isa, op: BatchNorm, part: Part) {
+pub(crate) unsafe fn batch_norm(isa: Isa, op: BatchNorm, part: Part) {
     // SAFETY: as the caller says.
     unsafe { isa.run(Forward(op, part.range(op.cols, WIDTH))) }
 }
 
 /// The operands of [`batch_norm_grad`].
 #[derive(Clone, Copy, Debug)]
-pub struct BatchNormGrad {
+pub(crate) struct BatchNormGrad {
     /// `rows` x `cols`.
     pub x: *const f32,
     /// One per column.
@@ -291,7 +291,7 @@ impl BatchNormGrad {
 ///
 /// # Safety
 /// `isa` is available; the pointers hold what [`BatchNormGrad`] says.
-pub unsafe fn batch_norm_grad(isa: Isa, op: BatchNormGrad, part: Part) {
+pub(crate) unsafe fn batch_norm_grad(isa: Isa, op: BatchNormGrad, part: Part) {
     // SAFETY: as the caller says.
     unsafe { isa.run(Backward(op, part.range(op.cols, WIDTH))) }
 }

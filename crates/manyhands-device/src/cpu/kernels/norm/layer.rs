@@ -66,7 +66,7 @@ macro_rules! write_row {
 
 /// The operands of [`layer_norm`].
 #[derive(Clone, Copy, Debug)]
-pub struct LayerNorm {
+pub(crate) struct LayerNorm {
     /// `rows` x `cols`.
     pub x: *const f32,
     /// One per column.
@@ -127,14 +127,14 @@ impl Kernel for Forward {
 ///
 /// # Safety
 /// `isa` is available; the pointers hold what [`LayerNorm`] says.
-pub unsafe fn layer_norm(isa: Isa, op: LayerNorm, part: Part) {
+pub(crate) unsafe fn layer_norm(isa: Isa, op: LayerNorm, part: Part) {
     // SAFETY: as the caller says.
     unsafe { isa.run(Forward(op, part.range(op.rows, 1))) }
 }
 
 /// The operands of [`layer_norm_grad`].
 #[derive(Clone, Copy, Debug)]
-pub struct LayerNormGrad {
+pub(crate) struct LayerNormGrad {
     /// `rows` x `cols`.
     pub x: *const f32,
     /// One per column.
@@ -204,14 +204,14 @@ impl Kernel for Backward {
 ///
 /// # Safety
 /// `isa` is available; the pointers hold what [`LayerNormGrad`] says.
-pub unsafe fn layer_norm_grad(isa: Isa, op: LayerNormGrad, part: Part) {
+pub(crate) unsafe fn layer_norm_grad(isa: Isa, op: LayerNormGrad, part: Part) {
     // SAFETY: as the caller says.
     unsafe { isa.run(Backward(op, part.range(op.rows, 1))) }
 }
 
 /// The operands of [`layer_norm_grad_scale`].
 #[derive(Clone, Copy, Debug)]
-pub struct LayerNormGradScale {
+pub(crate) struct LayerNormGradScale {
     /// `rows` x `cols`.
     pub x: *const f32,
     /// One per row.
@@ -262,7 +262,7 @@ impl Kernel for Columns {
 ///
 /// # Safety
 /// `isa` is available; the pointers hold what [`LayerNormGradScale`] says.
-pub unsafe fn layer_norm_grad_scale(isa: Isa, op: LayerNormGradScale, part: Part) {
+pub(crate) unsafe fn layer_norm_grad_scale(isa: Isa, op: LayerNormGradScale, part: Part) {
     // SAFETY: as the caller says.
     unsafe { isa.run(Columns(op, part.range(op.cols, WIDTH))) }
 }

@@ -12,7 +12,7 @@ use crate::cpu::simd::Isa;
 /// grain) and the iterations of the scans around it, outermost first.
 ///
 /// The innermost iteration has a counter of its own; those further out are mixed into the key.
-pub fn place(
+pub(crate) fn place(
     key: u64,
     [seed, step, grain]: [i64; 3],
     iterations: impl IntoIterator<Item = i32>,

@@ -27,11 +27,11 @@ use super::fault::Fault;
 use super::layout::with_bits;
 use memory::Call;
 
-pub use chance::place;
+pub(crate) use chance::place;
 
 /// An operand: its type, and its elements in row-major order.
 #[derive(Clone, Copy, Debug)]
-pub struct Operand<'a> {
+pub(crate) struct Operand<'a> {
     /// Its type.
     pub ty: &'a TensorType,
     /// Its first element.
@@ -40,7 +40,7 @@ pub struct Operand<'a> {
 
 /// A result: its type, and where its elements go.
 #[derive(Clone, Copy, Debug)]
-pub struct ResultSlot<'a> {
+pub(crate) struct ResultSlot<'a> {
     /// Its type.
     pub ty: &'a TensorType,
     /// Where its first element goes.
@@ -109,9 +109,8 @@ macro_rules! with_any {
 }
 use with_any;
 
-/// Whether this evaluator has the operation. The operand types are those that the program's own
-/// rules let through; no operation is missing for some of them only.
-pub fn supported(op: &Op, _operand_types: &[&TensorType]) -> bool {
+/// Whether this evaluator has the operation, for every element type that the program's own rules let through.
+pub(crate) fn supported(op: &Op) -> bool {
     !matches!(
         op,
         Op::Input { .. }
@@ -120,11 +119,13 @@ pub fn supported(op: &Op, _operand_types: &[&TensorType]) -> bool {
             | Op::Scan(_)
             | Op::Cond(_)
             | Op::GrainSum
+            | Op::BiasedConvolution { .. }
+            | Op::Gated { .. }
     )
 }
 
 /// How many bytes of scratch memory the operation needs, aligned to 8.
-pub fn scratch_bytes(op: &Op, operand_types: &[&TensorType]) -> usize {
+pub(crate) fn scratch_bytes(op: &Op, operand_types: &[&TensorType]) -> usize {
     let n_doubles = match op {
         Op::Attention(_) => attention::n_forward_scratch(operand_types),
         Op::AttentionGrad(_) => attention::n_backward_scratch(operand_types),
@@ -148,7 +149,7 @@ pub fn scratch_bytes(op: &Op, operand_types: &[&TensorType]) -> usize {
 ///
 /// # Panics
 /// Where [`supported`] says no.
-pub unsafe fn run(
+pub(crate) unsafe fn run(
     op: &Op,
     operands: &[Operand<'_>],
     results: &[ResultSlot<'_>],

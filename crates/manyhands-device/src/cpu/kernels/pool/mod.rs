@@ -25,7 +25,7 @@ use forward::Forward;
 
 /// The shape of a pooling operation: `x [N, H, W, C]` to `y [N, OH, OW, C]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PoolShape {
+pub(crate) struct PoolShape {
     /// Images.
     pub batch: usize,
     /// The vertical axis.
@@ -38,7 +38,7 @@ pub struct PoolShape {
 
 /// What a window becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pooling {
+pub(crate) enum Pooling {
     /// Its largest value.
     Max,
     /// Its mean.
@@ -50,12 +50,14 @@ pub enum Pooling {
 
 impl PoolShape {
     /// Floats of `x`.
-    pub fn x_len(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn x_len(&self) -> usize {
         self.batch * self.rows.input * self.cols.input * self.channels
     }
 
     /// Floats of `y`.
-    pub fn y_len(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn y_len(&self) -> usize {
         self.batch * self.rows.output() * self.cols.output() * self.channels
     }
 
@@ -115,7 +117,7 @@ impl Window {
 /// # Safety
 /// `x` and `y` have the shape's lengths and do not overlap; the machine has `isa`. Other parts may
 /// run at the same time.
-pub unsafe fn forward(
+pub(crate) unsafe fn forward(
     isa: Isa,
     shape: &PoolShape,
     pooling: Pooling,
@@ -130,8 +132,8 @@ pub unsafe fn forward(
 /// A part of `dx` from `dy` and, for the max, `x` (unused for the average; may be null).
 ///
 /// # Safety
-/// As for [`forward`].
-pub unsafe fn input_grad(
+/// As for [`forward()`].
+pub(crate) unsafe fn input_grad(
     isa: Isa,
     shape: &PoolShape,
     pooling: Pooling,
@@ -148,8 +150,8 @@ pub unsafe fn input_grad(
 /// into that relu, with the bits of zeroing `dx` wherever `x` is not above zero.
 ///
 /// # Safety
-/// As for [`forward`].
-pub unsafe fn max_input_grad_through_relu(
+/// As for [`forward()`].
+pub(crate) unsafe fn max_input_grad_through_relu(
     isa: Isa,
     shape: &PoolShape,
     x: *const f32,

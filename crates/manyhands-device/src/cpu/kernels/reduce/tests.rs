@@ -108,7 +108,7 @@ fn column_sums_and_block_square_sums_agree_with_f64() {
         let x = numbers(rows * cols);
         let got = same_everywhere(cols, |isa, out, part| {
             // SAFETY: the slices have the shape given.
-            unsafe { column_sum(isa, x.as_ptr(), out, rows, cols, part) }
+            unsafe { reduce(isa, Reduction::Sum, x.as_ptr(), out, 1, rows, cols, part) }
         });
         for (got, want) in got.iter().zip(exact(&x, [1, rows, cols], |a, b| a + b, 0.0)) {
             assert!((f64::from(*got) - want).abs() < 1e-4, "{got} {want}");
