@@ -339,3 +339,6 @@ impl Evaluate for Folding {
         Ok(device.evaluate_compiled(executable, program, &[], &[])?.outputs)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -61,10 +61,10 @@ fn gated(program: &Program, uses: &[usize], node: &Node) -> Option<(Op, Vec<Valu
     }
     let [condition, gradient, zeros] = [node.operands[0], node.operands[1], node.operands[2]];
     let condition = program.definer(condition);
-    let positive =
-        condition.op == Op::Compare(Comparison::Gt) && is_zero(program, condition.operands[1]);
-    let inner = sole(program, uses, gradient)?;
-    let gate = condition.operands[0];
+    if condition.op != Op::Compare(Comparison::Gt) || !is_zero(program, condition.operands[1]) {
+        return None;
+    }
+    let (gate, inner) = (condition.operands[0], sole(program, uses, gradient)?);
     let fits = match &inner.op {
         Op::ConvolutionInputGrad { .. } => true,
         // The kernel looks at the value it pools, so that must be the gate.
@@ -72,7 +72,7 @@ fn gated(program: &Program, uses: &[usize], node: &Node) -> Option<(Op, Vec<Valu
         _ => false,
     };
     let same = program.ty(gate) == program.ty(gradient);
-    if !(positive && fits && same && is_zero(program, zeros)) {
+    if !(fits && same && is_zero(program, zeros)) {
         return None;
     }
     let operands = inner.operands.iter().copied().chain([gate]).collect();

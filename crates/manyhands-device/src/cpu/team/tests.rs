@@ -140,22 +140,3 @@ fn a_panic_releases_those_who_wait() {
         add_in_turns(&mut team, 10);
     }
 }
-
-/// Prints latencies, the best of many batches; run it alone, with `--ignored --nocapture`.
-#[test]
-#[ignore = "a measurement"]
-#[allow(clippy::print_stdout)]
-fn latency_of_rounds_and_barriers() {
-    let mut team = Team::new(2);
-    let barrier = Barrier::new(2);
-    let (mut round, mut meeting) = (Duration::MAX, Duration::MAX);
-    for _ in 0..300 {
-        let start = Instant::now();
-        (0..200).for_each(|_| team.run(&|_| {}));
-        round = round.min(start.elapsed() / 200);
-        let start = Instant::now();
-        team.run(&|_| (0..200).for_each(|_| barrier.wait()));
-        meeting = meeting.min(start.elapsed() / 200);
-    }
-    println!("a round takes {round:?}, a barrier {meeting:?}");
-}

@@ -455,3 +455,30 @@ fn the_halves_of_a_step_optimize_to_dense_layers_and_one_pass_per_parameter() {
     // The gradient is scaled before its norm is known, and the rest of the update is one pass.
     assert_eq!((over(&[3, 5]), over(&[5]), over(&[5, 2])), (2, 2, 2), "{step}");
 }
+
+#[test]
+fn convolutions_take_their_bias_and_relu_and_gradients_the_gate() {
+    let program: Program = r#"program t {
+        %x = input {name: "x"} : f32[1, 4, 4, 2]
+        %k = input {name: "k"} : f32[3, 3, 2, 3]
+        %b = input {name: "b"} : f32[3]
+        %dy = input {name: "dy"} : f32[1, 2, 2, 3]
+        %conv = convolution %x, %k {stride: [1, 1], padding: [[0, 0], [0, 0]], dilation: [1, 1], groups: 1} : f32[1, 2, 2, 3]
+        %spread = broadcast %b {axes: [3]} : f32[1, 2, 2, 3]
+        %sum = add %conv, %spread : f32[1, 2, 2, 3]
+        %y = relu %sum : f32[1, 2, 2, 3]
+        %dx = convolution_input_grad %dy, %k {window: {stride: [1, 1], padding: [[0, 0], [0, 0]], dilation: [1, 1], groups: 1}, input: [4, 4]} : f32[1, 4, 4, 2]
+        %zero = constant {splat: 0.0} : f32[]
+        %zeros = broadcast %zero {axes: []} : f32[1, 4, 4, 2]
+        %open = gt %x, %zeros : bool[1, 4, 4, 2]
+        %through = select %open, %dx, %zeros : f32[1, 4, 4, 2]
+        output y = %y
+        output dx = %through
+    }"#
+    .parse()
+    .unwrap();
+    let fused = fuse_convolution(&program).unwrap();
+    let names: Vec<&str> = fused.nodes().iter().map(|node| node.op.name()).collect();
+    assert_eq!(names, ["input", "input", "input", "input", "biased_convolution", "gated"]);
+    assert_eq!(fuse_convolution(&fused).unwrap(), fused);
+}
