@@ -26,7 +26,7 @@ enum Bench {
     /// Measure the training step of a model: samples per second, milliseconds per step, memory.
     ///
     /// The models, batches and optimizers are those of bench/peers/torch_train.py, so the two can be run side by side
-    /// (bench/train.sh does it).
+    /// (bench/train.py does it).
     Train(TrainArguments),
 }
 

@@ -108,7 +108,8 @@ pub trait Device: Send {
     /// Copies a buffer's little-endian bytes out; `bytes` has exactly its size.
     fn read(&self, buffer: BufferId, bytes: &mut [u8]) -> Result<(), DeviceError>;
 
-    /// Runs the launches, which must not depend on each other: none may write what another reads or writes. One launch
+    /// Runs the launches. After an error in the data (an index out of range) outputs and updated parameters hold nothing
+    /// useful; the device itself goes on. Launches must not depend on each other: none may write what another reads or writes. One launch
     /// has the whole device; several may share it side by side.
     fn run(&mut self, launches: &[Launch]) -> Result<(), DeviceError>;
 

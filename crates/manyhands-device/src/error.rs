@@ -26,7 +26,7 @@ pub enum DeviceError {
         found: TensorType,
     },
     #[error(
-        "a buffer is written by one part of a run and used by another; give each its own buffer"
+        "buffer {id} is written by one use in a run and used by another; give each its own buffer"
     )]
     SharedBuffer { id: u32 },
     #[error("`{op}` in program \"{program}\"{place}: {fault}")]
@@ -35,10 +35,18 @@ pub enum DeviceError {
     UnsplitGrains { op: &'static str },
     #[error("a device needs at least one thread and at most {limit}, not {found}")]
     Threads { found: usize, limit: usize },
+    #[error("the system does not start {n_threads} threads: {reason}")]
+    NoThreads { n_threads: usize, reason: String },
+    #[error("a step needs at least one grain")]
+    NoGrains,
+    #[error("{what} {idx} does not exist; there are {n}")]
+    NoSuchIndex { what: &'static str, idx: usize, n: usize },
     #[error("this machine does not have the {name} instructions")]
     NoSuchInstructions { name: &'static str },
     #[error("{bytes} bytes for {what} could not be allocated")]
     OutOfMemory { what: &'static str, bytes: usize },
+    #[error("{what} \"{name}\" is {expected}, not {found}")]
+    ValueType { what: &'static str, name: String, expected: TensorType, found: TensorType },
     #[error("the program has no {what} called \"{name}\"")]
     NoSuchName { what: &'static str, name: String },
     #[error(transparent)]

@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 
 use manyhands_program::{
-    DType, GrainAction, Partials, Program, RANDOM_CONTEXT, Shape, Tensor, TensorType, accumulating,
-    is_sum, joining, merging, partials, split_grains, tree_schedule,
+    GrainAction, Partials, Program, RANDOM_CONTEXT, Tensor, TensorType, accumulating, is_sum,
+    joining, merging, partial_sum_name, partials, split_grains, tree_schedule,
 };
 
 use crate::device::{BufferId, Device, ExecutableId, Launch};
@@ -29,6 +29,7 @@ pub struct StepExecutor {
     rounds: Vec<Vec<Launch>>,
     executables: Vec<ExecutableId>,
     buffer_bytes: usize,
+    n_lanes: usize,
 }
 
 /// A program with its compiled form.
@@ -45,6 +46,9 @@ impl StepExecutor {
         n_grains: usize,
         n_lanes: usize,
     ) -> Result<StepExecutor, DeviceError> {
+        if n_grains == 0 {
+            return Err(DeviceError::NoGrains);
+        }
         let split = split_grains(program)?;
         let shared = partials(n_grains, n_lanes);
         let step = joining(&split.step, &shared)?;
@@ -58,6 +62,7 @@ impl StepExecutor {
             rounds: Vec::new(),
             executables: Vec::new(),
             buffer_bytes: 0,
+            n_lanes: n_lanes.clamp(1, n_grains),
         };
         let parts = Parts {
             accumulate: executor.compile(accumulating(&split.grain)?)?,
@@ -103,7 +108,7 @@ impl StepExecutor {
             }
         }
         let step = &parts.step.program;
-        for (name, value) in step.inputs().filter(|(name, _)| !is_partial_sum(name)) {
+        for (name, value) in step.inputs().filter(|(name, _)| !is_sum(name)) {
             let buffer = self.buffer(step.ty(value))?;
             self.step_inputs.insert(name.to_string(), buffer);
         }
@@ -190,12 +195,16 @@ impl StepExecutor {
 
     fn step_launch(&self, parts: &Parts, totals: &[Slot]) -> Launch {
         let program = &parts.step.program;
-        let input = |name: &str| match name.split_once('.') {
-            Some((sum, idx)) if is_partial_sum(name) => {
-                totals[idx.parse::<usize>().expect("partial sums are numbered")][sum]
+        // One total goes by the name of its sum, several by those of its parts.
+        let mut sums = HashMap::new();
+        for (idx, total) in totals.iter().enumerate() {
+            for (name, &buffer) in total {
+                let one =
+                    if totals.len() == 1 { name.clone() } else { partial_sum_name(name, idx) };
+                sums.insert(one, buffer);
             }
-            _ => totals[0].get(name).copied().unwrap_or_else(|| self.step_inputs[name]),
-        };
+        }
+        let input = |name: &str| sums.get(name).copied().unwrap_or_else(|| self.step_inputs[name]);
         Launch {
             executable: parts.step.executable,
             inputs: program.inputs().map(|(name, _)| input(name)).collect(),
@@ -227,25 +236,50 @@ impl StepExecutor {
         name: &str,
         bytes: &[u8],
     ) -> Result<(), DeviceError> {
-        let buffer = self.grain_inputs.get(grain).and_then(|inputs| inputs.get(name));
-        let buffer = buffer.ok_or_else(|| no_such("input", name))?;
+        let inputs = self.grain_inputs.get(grain).ok_or_else(|| self.no_such_grain(grain))?;
+        let buffer = inputs.get(name).ok_or_else(|| no_such("input", name))?;
         self.device.write(*buffer, bytes)
     }
 
-    /// Fills an f32 scalar input of the once-a-step part.
-    pub fn write_step_scalar(&mut self, name: &str, value: f32) -> Result<(), DeviceError> {
-        let buffer = self.step_inputs.get(name).ok_or_else(|| no_such("input", name))?;
-        let (expected, found) =
-            (TensorType::new(DType::F32, Shape::scalar()), self.device.buffer_type(*buffer)?);
-        if expected != found {
-            return Err(DeviceError::BufferLength { ty: found, expected: 4, found: 4 });
+    /// Fills an input that is the same for all grains of a step, wherever it is used.
+    pub fn write_shared_input(&mut self, name: &str, value: &Tensor) -> Result<(), DeviceError> {
+        let per_grain = self.grain_inputs.iter().filter_map(|inputs| inputs.get(name));
+        let buffers: Vec<BufferId> = per_grain.chain(self.step_inputs.get(name)).copied().collect();
+        if buffers.is_empty() {
+            return Err(no_such("input", name));
         }
-        self.device.write(*buffer, &value.to_le_bytes())
+        buffers.iter().try_for_each(|&buffer| self.write_checked(buffer, name, "input", value))
     }
 
-    /// Whether the once-a-step part has such an input.
-    pub fn has_step_input(&self, name: &str) -> bool {
-        self.step_inputs.contains_key(name)
+    /// As [`StepExecutor::write_shared_input`], for an f32 scalar such as the rate. Allocates nothing.
+    pub fn write_scalar(&mut self, name: &str, value: f32) -> Result<(), DeviceError> {
+        let per_grain = self.grain_inputs.iter().filter_map(|inputs| inputs.get(name));
+        let mut found = false;
+        for &buffer in per_grain.chain(self.step_inputs.get(name)) {
+            self.device.write(buffer, &value.to_le_bytes())?;
+            found = true;
+        }
+        if found { Ok(()) } else { Err(no_such("input", name)) }
+    }
+
+    fn write_checked(
+        &mut self,
+        buffer: BufferId,
+        name: &str,
+        what: &'static str,
+        value: &Tensor,
+    ) -> Result<(), DeviceError> {
+        let expected = self.device.buffer_type(buffer)?;
+        if expected != *value.ty() {
+            let (name, found) = (name.to_string(), value.ty().clone());
+            return Err(DeviceError::ValueType { what, name, expected, found });
+        }
+        self.device.write(buffer, value.bytes())
+    }
+
+    /// Whether the program has an input of this name.
+    pub fn has_input(&self, name: &str) -> bool {
+        self.step_inputs.contains_key(name) || self.grain_inputs[0].contains_key(name)
     }
 
     /// The value of an output of the once-a-step part after the last step.
@@ -256,8 +290,12 @@ impl StepExecutor {
 
     /// The value of an output of one grain after the last step.
     pub fn grain_output(&self, grain: usize, name: &str) -> Result<Tensor, DeviceError> {
-        let buffer = self.grain_outputs.get(grain).and_then(|outputs| outputs.get(name));
-        self.device.download(*buffer.ok_or_else(|| no_such("output", name))?)
+        let outputs = self.grain_outputs.get(grain).ok_or_else(|| self.no_such_grain(grain))?;
+        self.device.download(*outputs.get(name).ok_or_else(|| no_such("output", name))?)
+    }
+
+    fn no_such_grain(&self, idx: usize) -> DeviceError {
+        DeviceError::NoSuchIndex { what: "grain", idx, n: self.grain_inputs.len() }
     }
 
     /// A parameter's present value.
@@ -269,13 +307,7 @@ impl StepExecutor {
     /// Gives a parameter a value.
     pub fn set_parameter(&mut self, name: &str, value: &Tensor) -> Result<(), DeviceError> {
         let buffer = *self.parameters.get(name).ok_or_else(|| no_such("parameter", name))?;
-        let expected = self.device.buffer_type(buffer)?;
-        if expected != *value.ty() {
-            let (program, what) = (name.to_string(), "parameter");
-            let found = value.ty().clone();
-            return Err(DeviceError::ArgumentType { program, what, idx: 0, expected, found });
-        }
-        self.device.write(buffer, value.bytes())
+        self.write_checked(buffer, name, "parameter", value)
     }
 
     /// The device that it runs on.
@@ -283,16 +315,17 @@ impl StepExecutor {
         self.device.as_mut()
     }
 
-    /// The bytes that a step takes: buffers held here, and the largest program's temporaries, constants and scratch.
+    /// The bytes that a step takes: buffers held here, constants, and the temporaries and scratch of the largest program,
+    /// temporaries once per lane.
     pub fn peak_bytes(&self) -> Result<usize, DeviceError> {
-        let mut constants = 0;
-        let mut working = 0;
+        let (mut constants, mut temporary, mut scratch) = (0, 0, 0);
         for &executable in &self.executables {
             let memory = self.device.memory(executable)?;
             constants += memory.constant_bytes;
-            working = working.max(memory.temporary_bytes + memory.scratch_bytes);
+            temporary = temporary.max(memory.temporary_bytes);
+            scratch = scratch.max(memory.scratch_bytes);
         }
-        Ok(self.buffer_bytes + constants + working)
+        Ok(self.buffer_bytes + constants + temporary * self.n_lanes + scratch)
     }
 }
 
@@ -317,18 +350,13 @@ type Slot = HashMap<String, BufferId>;
 
 fn merge_launch(parts: &Parts, into: &Slot, from: &Slot) -> Launch {
     let program = &parts.merge.program;
-    let right = |name: &str| from[&format!("sum{}", name.trim_start_matches("right"))];
+    let right = |name: &str| from[name.strip_prefix("right/").unwrap_or(name)];
     Launch {
         executable: parts.merge.executable,
         inputs: program.inputs().map(|(name, _)| right(name)).collect(),
         parameters: program.parameters().map(|(name, ..)| into[name]).collect(),
         outputs: Vec::new(),
     }
-}
-
-/// Whether a name is that of a sum (`sum3`) or of one partial sum of it (`sum3.1`).
-fn is_partial_sum(name: &str) -> bool {
-    is_sum(name.split_once('.').map_or(name, |(sum, _)| sum))
 }
 
 fn no_such(what: &'static str, name: &str) -> DeviceError {

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test that cannot go on should stop there
 
 use manyhands_device::{CpuDevice, Device, DeviceError, Launch};
-use manyhands_program::{Builder, DType, Init, Program, Tensor};
+use manyhands_program::{Builder, DType, Init, Program, Tensor, TensorType, Window};
 
 /// y = relu(x w), and w becomes w / 2.
 fn halving() -> Program {
@@ -65,6 +65,69 @@ fn an_index_outside_is_a_sentence_and_the_device_goes_on() {
     let indices = Tensor::new([3], &[3, 0, 3]).unwrap();
     let done = device.evaluate(&program, &[table, indices], &[]).unwrap();
     assert_eq!(floats(&done.outputs[0]), [6.0, 7.0, 0.0, 1.0, 6.0, 7.0]);
+}
+
+#[test]
+fn a_fault_inside_scans_stops_all_threads_and_is_named() {
+    let g = Builder::new("loop");
+    let table = g.input("table", DType::F32, [4, 64]).unwrap();
+    let all = g.input("indices", DType::I32, [3, 2, 8]).unwrap();
+    let w = g.weight("w", [8, 64], Init::Constant(0.0)).unwrap();
+    let start = g.full(&TensorType::new(DType::F32, [8, 64]), 0.0).unwrap();
+    let (last, _) = g
+        .scan(&[&start], &[&all], false, |outer, carried, items| {
+            outer.scan(&[&carried[0]], &[&items[0]], true, |inner, carried, items| {
+                let rows = inner.scope("lookup", |_| table.gather(0, &items[0]))?;
+                Ok((vec![(&carried[0] + &rows)?], vec![]))
+            })
+        })
+        .unwrap();
+    g.output("last", &last[0]).unwrap();
+    g.update(&w, &(&last[0] + 1.0).unwrap()).unwrap();
+    let program = g.finish();
+    let table = Tensor::new([4, 64], &[1.0f32; 256]).unwrap();
+    let w = Tensor::new([8, 64], &[5.0f32; 512]).unwrap();
+    for n_threads in 1..5 {
+        for bad in [0, 7, 8, 20, 47] {
+            let mut indices = [1; 48];
+            indices[bad] = 99;
+            let indices = Tensor::new([3, 2, 8], &indices).unwrap();
+            let mut device = CpuDevice::new(n_threads).unwrap();
+            let inputs = [table.clone(), indices];
+            let error = device.evaluate(&program, &inputs, &[w.clone()]).unwrap_err().to_string();
+            assert!(error.contains("`gather`") && error.contains("at lookup"), "{error}");
+            assert!(error.contains("index 99"), "{error}");
+            let good = Tensor::new([3, 2, 8], &[1; 48]).unwrap();
+            let done = device.evaluate(&program, &[table.clone(), good], &[w.clone()]).unwrap();
+            assert_eq!(floats(&done.outputs[0]), [6.0; 512]);
+        }
+    }
+}
+
+#[test]
+fn shapes_without_elements_run() {
+    let g = Builder::new("nothing");
+    let x = g.input("x", DType::F32, [1, 4, 4, 0]).unwrap();
+    let kernel = g.input("k", DType::F32, [3, 3, 0, 8]).unwrap();
+    let y = x.convolution(&kernel, Window::valid(2)).unwrap();
+    g.output("dx", &g.gradients(&y.sum_all().unwrap(), &[&x]).unwrap()[0]).unwrap();
+    g.output("y", &y).unwrap();
+    let a = g.input("a", DType::F32, [0, 3]).unwrap();
+    let b = g.input("b", DType::F32, [3, 2]).unwrap();
+    g.output("product", &a.matmul(&b).unwrap().softmax(1).unwrap()).unwrap();
+    g.output("empty", &b.matmul(&g.input("c", DType::F32, [2, 0]).unwrap()).unwrap()).unwrap();
+    let inputs = [
+        Tensor::new([1, 4, 4, 0], &[] as &[f32]).unwrap(),
+        Tensor::new([3, 3, 0, 8], &[] as &[f32]).unwrap(),
+        Tensor::new([0, 3], &[] as &[f32]).unwrap(),
+        Tensor::new([3, 2], &[1.0f32; 6]).unwrap(),
+        Tensor::new([2, 0], &[] as &[f32]).unwrap(),
+    ];
+    for n_threads in 1..4 {
+        let mut device = CpuDevice::new(n_threads).unwrap();
+        let done = device.evaluate(&g.clone().finish(), &inputs, &[]).unwrap();
+        assert_eq!(floats(&done.outputs[1]), [0.0; 32]);
+    }
 }
 
 #[test]

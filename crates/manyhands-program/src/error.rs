@@ -112,6 +112,8 @@ pub enum ProgramError {
     /// The name of an input, parameter or output is taken.
     #[error("there are two {what}s called \"{name}\"")]
     DuplicateName { what: &'static str, name: String },
+    #[error("\"{name}\" is a name that sums over grains get; choose another")]
+    ReservedName { name: String },
     /// An output or update of a value that is not there.
     #[error("{what} \"{name}\" is {value}, which is not defined in this program")]
     UndefinedResult { what: &'static str, name: String, value: String },

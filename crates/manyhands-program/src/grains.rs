@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::builder::RANDOM_CONTEXT;
 use crate::error::ProgramError;
 use crate::op::{Binary, Init, Op, Role};
-use crate::partials::{is_sum, split_point};
+use crate::partials::{is_sum, split_point, sum_name};
 use crate::passes::rewrite::Rewriter;
 use crate::program::{Program, ValueId};
 use crate::shape::TensorType;
@@ -18,9 +18,9 @@ use crate::shape::TensorType;
 /// A training program, cut at its sums over grains.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GrainSplit {
-    /// Runs per grain. Its outputs `sum0`, `sum1`, ... are what is summed over grains; the others are as they were.
+    /// Runs per grain. Its outputs `grain_sum#0`, `grain_sum#1`, ... are summed over grains; the others are as they were.
     pub grain: Program,
-    /// Runs once a step: takes the totals as inputs `sum0`, `sum1`, ..., and holds the updates.
+    /// Runs once a step: takes the totals as inputs of the same names, and holds the updates.
     pub step: Program,
     /// How many sums there are.
     pub n_sums: usize,
@@ -40,6 +40,12 @@ enum Side {
 /// Cuts a program at its sums over grains. Parameters, constants and scalar inputs (a rate, say) are the same for all
 /// grains of a step; other inputs, and the random context, differ from grain to grain.
 pub fn split_grains(program: &Program) -> Result<GrainSplit, ProgramError> {
+    let inputs = program.inputs().map(|(name, _)| name);
+    let parameters = program.parameters().map(|(name, ..)| name);
+    let outputs = program.outputs().iter().map(|output| output.name.as_str());
+    if let Some(name) = inputs.chain(parameters).chain(outputs).find(|name| is_sum(name)) {
+        return Err(ProgramError::ReservedName { name: name.to_string() });
+    }
     let sides = sides(program)?;
     let side = |value: ValueId| sides[value.idx()];
     let sums: Vec<ValueId> = program
@@ -136,7 +142,7 @@ fn grain_half(
     }
     let mut outputs = Vec::new();
     for (idx, &value) in summed.iter().enumerate() {
-        outputs.push((format!("sum{idx}"), rewriter.get(value)?));
+        outputs.push((sum_name(idx), rewriter.get(value)?));
     }
     for output in own {
         outputs.push((output.name.clone(), rewriter.get(output.value)?));
@@ -164,7 +170,7 @@ fn step_half(
     for (_, node) in program.nodes().iter().enumerate().filter(|(idx, _)| needed[*idx]) {
         if let Some(idx) = sums.iter().position(|&sum| sum == node.results[0]) {
             let TensorType { dtype, shape } = program.ty(node.results[0]).clone();
-            rewriter.replace(node, Op::Input { name: format!("sum{idx}"), dtype, shape }, &[])?;
+            rewriter.replace(node, Op::Input { name: sum_name(idx), dtype, shape }, &[])?;
         } else {
             rewriter.keep(node)?;
         }
@@ -198,8 +204,8 @@ fn sum_parameter(name: &str, ty: &TensorType) -> Op {
     }
 }
 
-/// The per-grain half that adds to sums instead of giving them: each output `sumN` becomes a parameter `sumN` that is
-/// updated with parameter + value.
+/// The per-grain half that adds to sums instead of giving them: each sum becomes a parameter that is updated with
+/// parameter + value.
 pub fn accumulating(grain: &Program) -> Result<Program, ProgramError> {
     let mut rewriter = Rewriter::new(grain);
     let mut updates = Vec::new();
@@ -230,14 +236,14 @@ pub fn accumulating(grain: &Program) -> Result<Program, ProgramError> {
     Ok(accumulating)
 }
 
-/// The program that joins two sets of sums: parameters `sumN` are updated with sumN + the inputs `rightN`.
+/// The program that joins two sets of sums: each sum is a parameter, updated with sum + the input `right/` sum.
 pub fn merging(grain: &Program) -> Result<Program, ProgramError> {
     let mut merging = Program::new(format!("{}_merging", grain.name()));
     for output in grain.outputs().iter().filter(|output| is_sum(&output.name)) {
         let ty = grain.ty(output.value);
         let left = merging.push(sum_parameter(&output.name, ty), &[], "")?[0];
         let TensorType { dtype, shape } = ty.clone();
-        let name = output.name.replacen("sum", "right", 1);
+        let name = format!("right/{}", output.name);
         let right = merging.push(Op::Input { name, dtype, shape }, &[], "")?[0];
         let sum = merging.push(Op::Binary(Binary::Add), &[left, right], "")?[0];
         merging.add_update(left, sum)?;

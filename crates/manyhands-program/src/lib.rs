@@ -58,7 +58,9 @@ pub use op::{
     Reduction, Role, SQUARE_BLOCK, ScanSpec, Unary, Window,
 };
 pub use optimizer::{Adagrad, Adam, AdamW, Clip, Lamb, Optimizer, RmsProp, Sgd};
-pub use partials::{Join, Partial, Partials, is_sum, joining, partials, split_point};
+pub use partials::{
+    Join, Partial, Partials, is_sum, joining, partial_sum_name, partials, split_point, sum_name,
+};
 pub use passes::{
     Evaluate, MAX_OPERANDS, MAX_RESULTS, MAX_TERMS, Recompute, dead_code, fold_constants,
     fuse_attention, fuse_convolution, fuse_dense, fuse_elementwise, optimize, recompute, simplify,

@@ -70,7 +70,7 @@ fn descend(
     Join::Add(Box::new(left), Box::new(right))
 }
 
-/// The once-a-step program whose inputs `sumN` are replaced by the partial sums `sumN.0`, `sumN.1`, ..., joined.
+/// The once-a-step program whose sums over grains are replaced by their partial sums, joined.
 pub fn joining(step: &Program, partials: &Partials) -> Result<Program, ProgramError> {
     if partials.partials.len() == 1 {
         return Ok(step.clone());
@@ -83,7 +83,7 @@ pub fn joining(step: &Program, partials: &Partials) -> Result<Program, ProgramEr
         {
             let mut parts = Vec::new();
             for idx in 0..partials.partials.len() {
-                let (name, dtype, shape) = (format!("{name}.{idx}"), *dtype, shape.clone());
+                let (name, dtype, shape) = (partial_sum_name(name, idx), *dtype, shape.clone());
                 parts.push(joined.push(Op::Input { name, dtype, shape }, &[], &node.scope)?[0]);
             }
             map.push(add_up(&mut joined, &partials.join, &parts, &node.scope)?);
@@ -117,10 +117,22 @@ fn add_up(
     }
 }
 
-/// Whether a name is that of a sum over grains: `sum` and a number.
+/// How the names of sums over grains begin; users' names may not.
+pub(crate) const SUM: &str = "grain_sum#";
+
+/// Whether a name is that of a sum over grains, or of one partial sum of it.
 pub fn is_sum(name: &str) -> bool {
-    let digits = name.strip_prefix("sum").unwrap_or("");
-    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+    name.starts_with(SUM)
+}
+
+/// The name of a sum over grains.
+pub fn sum_name(idx: usize) -> String {
+    format!("{SUM}{idx}")
+}
+
+/// The name of one partial sum of a sum over grains.
+pub fn partial_sum_name(sum: &str, partial: usize) -> String {
+    format!("{sum}.{partial}")
 }
 
 #[cfg(test)]

@@ -6,7 +6,10 @@
 use manyhands::bench::Case;
 use manyhands::device::{CpuDevice, Isa, StepExecutor};
 use manyhands::initial_value;
-use manyhands::program::{DType, Init, Op, Program, TensorType};
+use manyhands::program::{
+    Builder, Clip, DType, Init, Lamb, Op, Optimizer, Program, ProgramError, Role,
+    RunningStatistics, TensorType, Training,
+};
 
 /// How a step is run.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +33,7 @@ fn train(program: &Program, n_classes: usize, n_grains: usize, setup: Setup) -> 
             step.set_parameter(name, &value).unwrap();
         }
     }
-    step.write_step_scalar("rate", 0.01).unwrap();
+    step.write_scalar("rate", 0.01).unwrap();
     for number in 1..=3u64 {
         for grain in 0..n_grains {
             for (name, value) in
@@ -41,8 +44,8 @@ fn train(program: &Program, n_classes: usize, n_grains: usize, setup: Setup) -> 
                 step.write_grain_input(grain, name, &bytes).unwrap();
             }
         }
-        if step.has_step_input("step") {
-            step.write_step_scalar("step", number as f32).unwrap();
+        if step.has_input("step") {
+            step.write_scalar("step", number as f32).unwrap();
         }
         step.set_random_context(3, number).unwrap();
         step.run().unwrap();
@@ -61,22 +64,25 @@ fn batch(step: &mut StepExecutor, ty: &TensorType, n_classes: usize, name: &str)
 }
 
 fn check(case: Case, grain: usize, n_grains: usize) {
+    // Without hardware vectors the large models take minutes; the small ones and the kernels' own tests cover it.
+    let portable = matches!(case, Case::Tiny | Case::Mlp);
     let program = case.training_program(grain).unwrap();
+    check_program(&program, case.n_classes(), n_grains, portable);
+}
+
+fn check_program(program: &Program, n_classes: usize, n_grains: usize, portable: bool) {
     let fast = Setup { isa: Isa::detect(), ..ALONE };
-    let expected = train(&program, case.n_classes(), n_grains, fast);
+    let expected = train(program, n_classes, n_grains, fast);
     assert!(expected.iter().any(|&byte| byte != 0));
     let mut setups: Vec<Setup> =
         Isa::available().iter().map(|&isa| Setup { isa, ..ALONE }).collect();
-    if !matches!(case, Case::Tiny | Case::Mlp) {
-        // Without hardware vectors the large models take minutes; the small ones and the kernels' own tests cover it.
-        setups.retain(|setup| setup.isa != Isa::Portable);
-    }
+    setups.retain(|setup| portable || setup.isa != Isa::Portable);
     for (n_lanes, threads_each) in [(1, 2), (1, 3), (2, 1), (3, 1), (2, 2)] {
         setups.push(Setup { n_lanes, threads_each, isa: Isa::detect() });
     }
     for setup in setups {
-        let found = train(&program, case.n_classes(), n_grains, setup);
-        assert!(found == expected, "{} with {setup:?} differs", case.name());
+        let found = train(program, n_classes, n_grains, setup);
+        assert!(found == expected, "{} with {setup:?} differs", program.name());
     }
 }
 
@@ -98,4 +104,54 @@ fn a_convolutional_network_trains_to_the_same_bits_everywhere() {
 #[test]
 fn a_transformer_trains_to_the_same_bits_everywhere() {
     check(Case::Lm, 1, 3);
+}
+
+/// A model with all that could tell workers apart: randomness, batch statistics, loops, branches, masks, clipping, norms
+/// over parameters, a weight used twice, and sizes that divide nothing.
+fn everything(grain: usize) -> Result<Program, ProgramError> {
+    let g = Builder::new("everything");
+    let x = g.input("x", DType::F32, [grain, 5, 13])?;
+    let shared = g.weight("shared", [13, 13], Init::Normal(0.3))?;
+    let h = x.reshape([grain * 5, 13])?.matmul(&shared)?;
+    let scale = g.weight("scale", [13], Init::Constant(1.0))?;
+    let bias = g.weight("bias", [13], Init::Constant(0.1))?;
+    let [h, mean, variance] = h.batch_norm(&scale, &bias, 1e-5)?;
+    let statistic = |name: &str, value| {
+        let ty = TensorType::new(DType::F32, [13]);
+        g.parameter(name, ty, Role::Statistic, Init::Constant(value))
+    };
+    let (running_mean, running_variance) = (statistic("mean", 0.0)?, statistic("variance", 1.0)?);
+    RunningStatistics::default().add_updates(
+        &g,
+        [&mean, &variance],
+        [&running_mean, &running_variance],
+        grain * 5,
+    )?;
+    let h = h.gelu()?.dropout(0.3)?.reshape([grain, 5, 13])?;
+    let row = g.iota(DType::I32, [5, 5], 0)?;
+    let mask = row.equal(&g.iota(DType::I32, [5, 5], 1)?)?.logical_not()?;
+    let h = (&h + &h.attention(&h, &h, 1, false, Some(&mask))?)?;
+    let steps = h.transpose(&[1, 0, 2])?;
+    let start = g.full(&TensorType::new(DType::F32, [grain, 13]), 0.0)?;
+    let (last, _) = g.scan(&[&start], &[&steps], true, |g, carried, items| {
+        let sum = (items[0].matmul(&shared)? + &carried[0])?;
+        let large = sum.sum_all()?.greater(&g.scalar(DType::F32, 0.0)?)?;
+        let next =
+            g.cond(&large, |_| Ok(vec![sum.tanh()?]), |_| Ok(vec![(&sum * 0.5)?.dropout(0.2)?]))?;
+        Ok((next, vec![]))
+    })?;
+    let logits = last[0].matmul(&g.weight("head", [13, 7], Init::Normal(0.3))?)?;
+    let labels = g.input("labels", DType::I32, [grain])?;
+    let loss = logits.cross_entropy(&labels)?.sum_all()?;
+    let divisor = g.scalar(DType::F32, grain as f64)?;
+    let optimizer = Optimizer::Lamb(Lamb::default());
+    Training { optimizer, clip: Some(Clip::GlobalNorm(0.5)) }.add_step(&g, &loss, &divisor)?;
+    Ok(g.finish())
+}
+
+#[test]
+fn a_model_with_everything_trains_to_the_same_bits_everywhere() {
+    for n_grains in [1, 2, 3, 5, 8] {
+        check_program(&everything(3).unwrap(), 7, n_grains, true);
+    }
 }

@@ -17,13 +17,16 @@ const ALLOWED: &[(&str, &[&str])] = &[
 /// Crates that belong to one place only: at the edge.
 const AT_THE_EDGE: &[(&str, &str)] = &[("clap", "manyhands-cli"), ("anyhow", "manyhands-cli")];
 
-/// The dependencies that a manifest names, without those for tests.
+/// The dependencies that a manifest names, for whatever target or kind, without those for tests.
 fn dependencies(manifest: &str) -> Vec<String> {
     let mut inside = false;
     let mut found = Vec::new();
     for line in manifest.lines().map(str::trim) {
-        if line.starts_with('[') {
-            inside = line == "[dependencies]";
+        if let Some(section) = line.strip_prefix('[') {
+            let section = section.trim_end_matches(']');
+            inside = section.ends_with("dependencies") && !section.ends_with("dev-dependencies");
+            // A dependency may have a section of its own.
+            found.extend(section.rsplit_once("dependencies.").map(|(_, name)| name.to_string()));
         } else if inside
             && let Some(name) = line.split(['.', ' ', '=']).next().filter(|n| !n.is_empty())
         {

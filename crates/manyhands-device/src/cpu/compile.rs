@@ -2,9 +2,9 @@
 
 use manyhands_program::{Op, Program, TensorType};
 
-use super::instruction::{AlignedBytes, Context, Instruction};
+use super::aligned::AlignedBytes;
+use super::instruction::{Context, Instruction, Stop, Trouble};
 use super::kernels::Part;
-use super::kernels::fault::Fault;
 use super::lower::{Bodies, Lowering, copy_instruction, lower, workspace_bytes};
 use super::memory::Layout;
 use super::simd::Isa;
@@ -30,15 +30,16 @@ pub(super) struct Compiled {
 }
 
 impl Compiled {
-    /// Compiles a program as it stands; passes have run.
+    /// Compiles a program as it stands, passes having run, for lanes of so many threads and so many in all.
     pub(super) fn new(
         program: &Program,
         isa: Isa,
-        n_threads: usize,
+        [threads_each, n_threads]: [usize; 2],
     ) -> Result<Compiled, DeviceError> {
         let mut bodies = Vec::with_capacity(program.nodes().len());
         for node in program.nodes() {
-            let compile = |body: &Program| Compiled::new(body, isa, n_threads).map(Box::new);
+            let compile =
+                |body: &Program| Compiled::new(body, isa, [threads_each, n_threads]).map(Box::new);
             bodies.push(match &node.op {
                 Op::Scan(scan) => Bodies::One(compile(&scan.body)?),
                 Op::Cond(cond) => Bodies::Two(compile(&cond.then)?, compile(&cond.otherwise)?),
@@ -46,7 +47,7 @@ impl Compiled {
             });
         }
         let layout = Layout::plan(program, |idx| workspace_bytes(program, idx, &bodies[idx]));
-        let env = Lowering { program, layout: &layout, isa, n_threads };
+        let env = Lowering { program, layout: &layout, isa, threads_each, n_threads };
         let mut instructions = Vec::new();
         for (idx, bodies) in bodies.into_iter().enumerate() {
             instructions.extend(lower(&env, idx, bodies)?);
@@ -82,24 +83,27 @@ impl Compiled {
         })
     }
 
-    /// Runs this thread's part of every instruction; threads meet after each. On a fault all threads go on to the end,
-    /// so that none is left waiting, and the first fault of this thread is given.
-    pub(super) fn run_part(&self, context: &Context<'_>, part: Part) -> Result<(), (usize, Fault)> {
-        let mut outcome = Ok(());
+    /// Runs this thread's part of every instruction; threads meet after each. After a fault on any thread all stop at the
+    /// same turn, so that none is left waiting and nothing is computed from what is not there.
+    pub(super) fn run_part(&self, context: &Context<'_>, part: Part) -> Result<(), Stop> {
         for instruction in &self.instructions {
-            if let Err(fault) = (instruction.action)(context, part) {
-                outcome = outcome.and(Err((instruction.node_idx, fault)));
+            match (instruction.action)(context, part) {
+                Ok(()) => {}
+                Err(Stop::Body) => return Err(Stop::Body),
+                Err(Stop::Fault(fault)) => {
+                    let none = (String::new(), String::new());
+                    let (op, scope) = self.labels.get(instruction.node_idx).unwrap_or(&none);
+                    context.note(fault, op, scope);
+                }
             }
-            if part.count > 1 {
-                context.barrier.wait();
-            }
+            context.end_turn(part)?;
         }
-        outcome
+        Ok(())
     }
 
-    /// The error that a fault at a node is to the caller.
-    pub(super) fn data_error(&self, node_idx: usize, fault: Fault) -> DeviceError {
-        let (op, scope) = self.labels.get(node_idx).cloned().unwrap_or_default();
+    /// The error that a fault is to the caller.
+    pub(super) fn data_error(&self, trouble: Trouble) -> DeviceError {
+        let Trouble { op, scope, fault, .. } = trouble;
         let place = if scope.is_empty() { String::new() } else { format!(", at {scope}") };
         DeviceError::Data { program: self.name.clone(), op, place, fault }
     }

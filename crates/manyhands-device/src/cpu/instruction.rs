@@ -1,13 +1,86 @@
 //! Instructions: what a compiled program is made of, and what they see while they run.
 
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::kernels::Part;
+use super::kernels::cross_entropy::BadLabel;
 use super::kernels::fault::Fault;
 use super::memory::Place;
 use super::simd::Isa;
 use super::team::Barrier;
 
+/// Why a thread stops before the end of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// This thread's part of an instruction met data that it cannot work with.
+    Fault(Fault),
+    /// A body inside the instruction has stopped, on all threads at the same turn.
+    Body,
+}
+
+impl From<Fault> for Stop {
+    fn from(fault: Fault) -> Stop {
+        Stop::Fault(fault)
+    }
+}
+
+impl From<BadLabel> for Stop {
+    fn from(bad: BadLabel) -> Stop {
+        Stop::Fault(bad.into())
+    }
+}
+
+/// A fault, with where it happened.
+#[derive(Clone, Debug)]
+pub(super) struct Trouble {
+    /// How many instructions the thread had done.
+    pub(super) turn: u64,
+    pub(super) fault: Fault,
+    pub(super) op: String,
+    pub(super) scope: String,
+}
+
+/// What threads of one launch agree on: the first turn at which any of them met a fault.
+#[derive(Debug)]
+pub(super) struct Halt(AtomicU64);
+
+impl Halt {
+    pub(super) fn new() -> Halt {
+        Halt(AtomicU64::new(u64::MAX))
+    }
+
+    pub(super) fn reset(&self) {
+        self.0.store(u64::MAX, Ordering::Relaxed);
+    }
+
+    fn at(&self, turn: u64) {
+        self.0.fetch_min(turn, Ordering::AcqRel);
+    }
+
+    /// Whether all threads, having met after this turn, stop there. A fast thread may already have failed at a later one;
+    /// the others stop at that one too, when they get there.
+    fn holds_after(&self, turn: u64) -> bool {
+        self.0.load(Ordering::Acquire) <= turn
+    }
+}
+
+/// A thread's own account of a run.
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    turn: Cell<u64>,
+    pub(super) trouble: RefCell<Option<Trouble>>,
+}
+
+impl Account {
+    pub(super) fn reset(&self) {
+        self.turn.set(0);
+        *self.trouble.borrow_mut() = None;
+    }
+}
+
 /// Does one thread's part of an instruction.
-pub(super) type Action = Box<dyn Fn(&Context<'_>, Part) -> Result<(), Fault> + Send + Sync>;
+pub(super) type Action = Box<dyn Fn(&Context<'_>, Part) -> Result<(), Stop> + Send + Sync>;
 
 /// One step of a compiled program. All threads run it, each its part; then they meet.
 pub(super) struct Instruction {
@@ -29,9 +102,30 @@ pub(super) struct Context<'a> {
     pub(super) scratch_bytes: usize,
     /// Where the threads of this run meet.
     pub(super) barrier: &'a Barrier,
+    pub(super) halt: &'a Halt,
+    pub(super) account: &'a Account,
 }
 
 impl<'a> Context<'a> {
+    /// Notes a fault of this thread at the present turn.
+    pub(super) fn note(&self, fault: Fault, op: &str, scope: &str) {
+        let turn = self.account.turn.get();
+        let (op, scope) = (op.to_string(), scope.to_string());
+        self.account.trouble.borrow_mut().get_or_insert(Trouble { turn, fault, op, scope });
+        self.halt.at(turn);
+    }
+
+    /// Ends a turn: the threads meet, and all learn whether one of them met a fault.
+    #[inline(always)]
+    pub(super) fn end_turn(&self, part: Part) -> Result<(), Stop> {
+        if part.count > 1 {
+            self.barrier.wait();
+        }
+        let turn = self.account.turn.get();
+        self.account.turn.set(turn + 1);
+        if self.halt.holds_after(turn) { Err(Stop::Body) } else { Ok(()) }
+    }
+
     /// The address of a place.
     #[inline(always)]
     pub(super) fn at<T>(&self, place: Place) -> *mut T {
@@ -46,50 +140,5 @@ impl<'a> Context<'a> {
     pub(super) unsafe fn scratch_f32(&self) -> &'a mut [f32] {
         // SAFETY: the scratch is this thread's own, aligned to a cache line, and no other slice of it is alive.
         unsafe { std::slice::from_raw_parts_mut(self.scratch.cast(), self.scratch_bytes / 4) }
-    }
-}
-
-/// Memory aligned to cache lines. Zeroed when made.
-#[derive(Debug, Default)]
-pub(super) struct AlignedBytes {
-    lines: Vec<Line>,
-    n_bytes: usize,
-}
-
-#[derive(Clone, Copy, Debug)]
-#[repr(align(64))]
-struct Line(#[allow(dead_code)] [u8; 64]);
-
-impl AlignedBytes {
-    pub(super) fn zeroed(n_bytes: usize) -> Option<AlignedBytes> {
-        let n_lines = n_bytes.div_ceil(64);
-        let mut lines = Vec::new();
-        lines.try_reserve_exact(n_lines).ok()?;
-        lines.resize(n_lines, Line([0; 64]));
-        Some(AlignedBytes { lines, n_bytes })
-    }
-
-    pub(super) fn from_slice(bytes: &[u8]) -> Option<AlignedBytes> {
-        let mut own = AlignedBytes::zeroed(bytes.len())?;
-        own.as_mut_slice().copy_from_slice(bytes);
-        Some(own)
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.n_bytes
-    }
-
-    pub(super) fn as_slice(&self) -> &[u8] {
-        // SAFETY: the lines hold at least `n_bytes` initialised bytes.
-        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.n_bytes) }
-    }
-
-    pub(super) fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: the lines hold at least `n_bytes` initialised bytes, borrowed mutably here.
-        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.n_bytes) }
-    }
-
-    pub(super) fn as_mut_ptr(&mut self) -> *mut u8 {
-        self.lines.as_mut_ptr().cast()
     }
 }

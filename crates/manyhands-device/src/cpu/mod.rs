@@ -6,6 +6,7 @@
 //!
 //! Invariant **D1**: results depend neither on the number of threads, nor on the instruction set, nor on cache sizes.
 
+mod aligned;
 mod compile;
 mod instruction;
 mod kernels;
@@ -20,10 +21,11 @@ pub use self::simd::Isa;
 
 use std::error::Error;
 
-use manyhands_program::{Evaluate, Program, Tensor, TensorType, optimize};
+use manyhands_program::{DType, Evaluate, Program, Tensor, TensorError, TensorType, optimize};
 
+use self::aligned::AlignedBytes;
 use self::compile::Compiled;
-use self::instruction::{AlignedBytes, Context};
+use self::instruction::{Account, Context, Halt};
 use self::kernels::Part;
 use self::team::{Barrier, Team};
 use crate::device::{BufferId, Device, DeviceDescription, ExecutableId, Launch, MemoryPlan};
@@ -65,13 +67,14 @@ struct Lane {
     bases: Vec<*mut u8>,
     /// Where the lane's threads meet.
     barrier: Barrier,
+    halt: Halt,
 }
 
 /// What one thread has for itself.
 #[derive(Default)]
 struct Desk {
     scratch: AlignedBytes,
-    fault: Option<(ExecutableId, usize, Fault)>,
+    account: Account,
 }
 
 // SAFETY: the pointers are used only during a run, which borrows the device and so all that they point to.
@@ -103,10 +106,12 @@ impl CpuDevice {
             arena: AlignedBytes::default(),
             bases: Vec::new(),
             barrier: Barrier::new(threads_each),
+            halt: Halt::new(),
         };
         Ok(CpuDevice {
             isa,
-            team: Team::new(n_threads),
+            team: Team::new(n_threads)
+                .map_err(|error| DeviceError::NoThreads { n_threads, reason: error.to_string() })?,
             barrier: Barrier::new(n_threads),
             executables: Vec::new(),
             buffers: Vec::new(),
@@ -118,10 +123,10 @@ impl CpuDevice {
 
     /// Compiles without running passes first.
     fn compile_as_is(&mut self, program: &Program) -> Result<ExecutableId, DeviceError> {
-        let compiled = Compiled::new(program, self.isa, self.team.n_threads())?;
-        let id = ExecutableId(self.executables.len() as u32);
-        self.executables.push(Some(compiled));
-        Ok(id)
+        let n_threads = self.team.n_threads();
+        let counts = [n_threads / self.lanes.len(), n_threads];
+        let compiled = Compiled::new(program, self.isa, counts)?;
+        Ok(ExecutableId(keep(&mut self.executables, compiled)))
     }
 
     fn executable(&self, id: ExecutableId) -> Result<&Compiled, DeviceError> {
@@ -182,7 +187,9 @@ impl CpuDevice {
         for (lane, launch) in launches.iter().enumerate() {
             self.bind(lane, launch)?;
             let scratch = self.executable(launch.executable)?.scratch_bytes;
+            self.lanes[lane].halt.reset();
             for desk in &mut self.desks {
+                desk.account.reset();
                 grow(&mut desk.scratch, scratch, "working space")?;
             }
         }
@@ -205,21 +212,25 @@ impl CpuDevice {
                 scratch: desk.scratch.as_mut_ptr(),
                 scratch_bytes: desk.scratch.len(),
                 barrier: if alone { all } else { &lane.barrier },
+                halt: &lane.halt,
+                account: &desk.account,
             };
             let part = Part { idx: thread_idx % threads_each, count: threads_each };
-            let outcome = compiled.run_part(&context, part);
-            desk.fault = outcome.err().map(|(node, fault)| (launch.executable, node, fault));
+            // Why it stopped, if it did, is in the accounts.
+            let _ = compiled.run_part(&context, part);
         });
-        self.first_fault()
+        self.first_trouble(launches, threads_each)
     }
 
-    fn first_fault(&mut self) -> Result<(), DeviceError> {
-        let mut found = None;
-        for desk in &mut self.desks {
-            found = found.or(desk.fault.take());
+    /// The first launch's first fault, by instruction and then by part: the same for any number of threads.
+    fn first_trouble(&self, launches: &[Launch], threads_each: usize) -> Result<(), DeviceError> {
+        for (launch, desks) in launches.iter().zip(self.desks.chunks(threads_each)) {
+            let troubles = desks.iter().filter_map(|desk| desk.account.trouble.take());
+            if let Some(trouble) = troubles.min_by_key(|trouble| trouble.turn) {
+                return Err(self.executable(launch.executable)?.data_error(trouble));
+            }
         }
-        let Some((executable, node_idx, fault)) = found else { return Ok(()) };
-        Err(self.executable(executable)?.data_error(node_idx, fault))
+        Ok(())
     }
 }
 
@@ -231,6 +242,16 @@ fn grow(own: &mut AlignedBytes, bytes: usize, what: &'static str) -> Result<(), 
         *own = AlignedBytes::zeroed(bytes).ok_or(DeviceError::OutOfMemory { what, bytes })?;
     }
     Ok(())
+}
+
+/// Puts something into a table and gives its index. A slot given up is used again, so that tables do not grow for ever.
+fn keep<T>(table: &mut Vec<Option<T>>, kept: T) -> u32 {
+    let idx = table.iter().position(Option::is_none).unwrap_or(table.len());
+    match table.get_mut(idx) {
+        Some(slot) => *slot = Some(kept),
+        None => table.push(Some(kept)),
+    }
+    idx as u32
 }
 
 /// The desks, each taken by its own thread during a run.
@@ -278,14 +299,8 @@ impl Device for CpuDevice {
         let n_bytes = ty.n_bytes();
         let bytes = AlignedBytes::zeroed(n_bytes)
             .ok_or(DeviceError::OutOfMemory { what: "a buffer", bytes: n_bytes })?;
-        let buffer = Some(Buffer { ty: ty.clone(), bytes, used: (0, false) });
-        // A freed slot is used again, so that a long run does not grow the table.
-        let id = self.buffers.iter().position(Option::is_none).unwrap_or(self.buffers.len());
-        match self.buffers.get_mut(id) {
-            Some(slot) => *slot = buffer,
-            None => self.buffers.push(buffer),
-        }
-        Ok(BufferId(id as u32))
+        let buffer = Buffer { ty: ty.clone(), bytes, used: (0, false) };
+        Ok(BufferId(keep(&mut self.buffers, buffer)))
     }
 
     fn free(&mut self, buffer: BufferId) -> Result<(), DeviceError> {
@@ -302,6 +317,9 @@ impl Device for CpuDevice {
         let found = self.buffers.get_mut(buffer.0 as usize).and_then(Option::as_mut);
         let own = found.ok_or(DeviceError::NoSuchBuffer { id: buffer.0 })?;
         check_length(&own.ty, bytes.len())?;
+        if own.ty.dtype == DType::Bool && bytes.iter().any(|&byte| byte > 1) {
+            return Err(TensorError::NotTruthValues.into());
+        }
         own.bytes.as_mut_slice().copy_from_slice(bytes);
         Ok(())
     }

@@ -10,6 +10,7 @@
 
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::null;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -74,10 +75,9 @@ unsafe impl Send for Shared {}
 impl Team {
     /// Starts a team of so many threads, the caller of [`Team::run`] included.
     ///
-    /// # Panics
-    /// If there are to be no threads, or the system starts no more.
-    pub(super) fn new(n_threads: usize) -> Team {
-        assert!(n_threads > 0, "a team has at least one thread");
+    /// # Errors
+    /// If the system starts no more threads.
+    pub(super) fn new(n_threads: usize) -> io::Result<Team> {
         let shared = Arc::new(Shared {
             round: Line(AtomicU64::new(0)),
             n_busy: Line(AtomicUsize::new(0)),
@@ -95,10 +95,13 @@ impl Team {
             thread::Builder::new()
                 .name(format!("manyhands-cpu-{thread_idx}"))
                 .spawn(move || help(&shared, thread_idx))
-                .expect("the system starts one more thread")
         };
-        let helpers = (1..n_threads).map(start).collect();
-        Team { shared, helpers }
+        let mut team = Team { shared: Arc::clone(&shared), helpers: Vec::new() };
+        // Those already started stop when the team is dropped.
+        for thread_idx in 1..n_threads {
+            team.helpers.push(start(thread_idx)?);
+        }
+        Ok(team)
     }
 
     /// The number of threads, the caller included.
@@ -167,8 +170,9 @@ fn help(shared: &Shared, thread_idx: usize) {
             shared.do_work(unsafe { &*work }, thread_idx);
         }
         if shared.n_busy.0.fetch_sub(1, SeqCst) == 1 && shared.caller_asleep.load(SeqCst) {
-            let caller = shared.caller.lock().unwrap_or_else(PoisonError::into_inner).take();
-            caller.inspect(Thread::unpark);
+            // The handle stays: were it taken, a helper that is late from the round before would take this round's.
+            let caller = shared.caller.lock().unwrap_or_else(PoisonError::into_inner);
+            caller.as_ref().inspect(|thread| thread.unpark());
         }
     }
 }

@@ -55,7 +55,7 @@ struct State {
     /// Where each value was made.
     origins: Vec<&'static Location<'static>>,
     scope: Vec<String>,
-    /// Random operations so far, by scope, for their keys.
+    /// Random operations so far, in this graph and the bodies in it, for their keys.
     n_random: u64,
     /// Values of the parent that this body uses, and the inputs that stand for them.
     captured: Vec<(ValueId, ValueId)>,
@@ -227,8 +227,12 @@ impl Builder {
     /// Adds an operation with one result.
     #[track_caller]
     pub fn apply(&self, op: Op, operands: &[&Value]) -> Built {
-        let mut results = self.apply_all(op, operands)?;
-        Ok(results.swap_remove(0))
+        let name = op.name();
+        let results = self.apply_all(op, operands)?;
+        results.into_iter().next().ok_or_else(|| {
+            let problem = Problem::BodyCount { role: "outputs", expected: 1, found: 0 };
+            self.foreign(name, problem)
+        })
     }
 
     /// Adds an operation and gives all its results.
@@ -294,15 +298,27 @@ impl Builder {
         Ok(id)
     }
 
-    /// A key for a random operation: fixed by the scope and the count of random operations before it.
+    /// A key for a random operation: fixed by the scope and the count of random operations before it in the whole program,
+    /// bodies included; never that of an operation that is already there.
     fn next_key(&self) -> u64 {
-        let mut state = self.graph.state.borrow_mut();
-        state.n_random += 1;
-        let text = format!("{}#{}#{}", state.program.name(), state.scope.join("/"), state.n_random);
-        // FNV-1a: any fixed, well-spread function of the text will do.
-        text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        })
+        let around = std::iter::successors(Some(Rc::clone(&self.graph)), |g| g.parent.clone());
+        let outermost = around.last().expect("a graph is around itself");
+        let scope = self.scope_path();
+        loop {
+            let mut state = outermost.state.borrow_mut();
+            state.n_random += 1;
+            let text = format!("{}#{scope}#{}", state.program.name(), state.n_random);
+            // FNV-1a: any fixed, well-spread function of the text will do.
+            let key = text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+            let taken = state.program.any_op(&mut |op| {
+                matches!(op, Op::Random { key: own, .. } | Op::Dropout { key: own, .. } if *own == key)
+            });
+            if !taken {
+                return key;
+            }
+        }
     }
 
     /// The operands that every random operation ends with: the context, then the iterations of the scans around.

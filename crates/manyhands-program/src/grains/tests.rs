@@ -99,9 +99,9 @@ fn a_training_program_is_cut_at_its_sums() {
     let split = split_grains(&g.finish()).unwrap();
     assert_eq!(split.n_sums, 2);
     assert_eq!(names(split.grain.inputs()), ["x"]);
-    assert_eq!(output_names(&split.grain), ["sum0", "sum1", "prediction"]);
+    assert_eq!(output_names(&split.grain), ["grain_sum#0", "grain_sum#1", "prediction"]);
     assert!(split.grain.updates().is_empty());
-    assert_eq!(names(split.step.inputs()), ["rate", "sum0", "sum1"]);
+    assert_eq!(names(split.step.inputs()), ["rate", "grain_sum#0", "grain_sum#1"]);
     assert_eq!(output_names(&split.step), ["loss"]);
     assert_eq!(split.step.updates().len(), 1);
     assert_eq!(split.step.parameters().map(|(name, ..)| name).collect::<Vec<_>>(), ["w"]);
@@ -130,7 +130,7 @@ fn merging_adds_the_right_sums_to_the_left() {
     let (g, ..) = training();
     let grain = split_grains(&g.finish()).unwrap().grain;
     let merging = merging(&grain).unwrap();
-    assert_eq!(names(merging.inputs()), ["right0", "right1"]);
+    assert_eq!(names(merging.inputs()), ["right/grain_sum#0", "right/grain_sum#1"]);
     assert_eq!(merging.updates().len(), 2);
 }
 

@@ -118,9 +118,20 @@ fn slice(x: &TensorType, start: &[usize], limit: &[usize], stride: &[usize]) -> 
     one(x.dtype, (0..rank).map(|a| (limit[a] - start[a]).div_ceil(stride[a])).collect())
 }
 
+/// The most operands and results of a fused expression; it may have sixteen times as many terms.
+const LARGEST_EXPRESSION: usize = 32;
+
 /// A fused expression: the first full operand gives the shape; every term refers to earlier ones.
 pub(super) fn fused(expression: &Expression, operands: &[&TensorType]) -> Inferred {
     check_length("operands", operands.len(), expression.operands.len())?;
+    let counts = [operands.len(), expression.results.len(), expression.terms.len() / 16];
+    if counts.iter().any(|&n| n > LARGEST_EXPRESSION) {
+        return Err(Problem::Attribute {
+            attribute: "terms",
+            expected: "at most 512 terms, 32 operands and 32 results",
+            found: format!("{} terms", expression.terms.len()),
+        });
+    }
     let spreads = || expression.operands.iter().zip(operands);
     let Some((_, full)) = spreads().find(|(spread, _)| **spread == Spread::Full) else {
         return Err(Problem::OperandCount { expected: "at least one full", found: 0 });

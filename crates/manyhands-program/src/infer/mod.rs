@@ -151,6 +151,12 @@ fn random_context(operands: &[&TensorType], n_before: usize) -> Result<(), Probl
     else {
         return Err(Problem::OperandCount { expected: "a random context and its own", found });
     };
+    if iterations.len() > MAX_NESTING {
+        return Err(Problem::OperandCount {
+            expected: "one per scan around it, at most 32,",
+            found,
+        });
+    }
     let place = Shape::from([3]);
     reject_dtype(n_before, context.dtype, context.dtype != DType::I64, "i64")?;
     expect_shape(n_before, context, &place)?;

@@ -6,8 +6,8 @@ use super::{
 };
 use crate::dtype::DType;
 use crate::error::Problem;
-use crate::op::{Addend, AttentionSpec, Op, Pooling, SQUARE_BLOCK, Window};
-use crate::shape::{Shape, TensorType};
+use crate::op::{Addend, AttentionSpec, Op, Pooling, SQUARE_BLOCK, Unary, Window};
+use crate::shape::{MAX_ELEMENTS, Shape, TensorType};
 
 pub(super) fn network(op: &Op, operands: &[&TensorType]) -> Inferred {
     match op {
@@ -15,7 +15,8 @@ pub(super) fn network(op: &Op, operands: &[&TensorType]) -> Inferred {
             let [lhs, rhs] = take::<2>(operands, "two")?;
             one(lhs.dtype, product(lhs, rhs, *transpose_lhs, *transpose_rhs)?)
         }
-        Op::Dense { transpose_lhs, transpose_rhs, add, .. } => {
+        Op::Dense { transpose_lhs, transpose_rhs, add, activation } => {
+            check_activation(*activation)?;
             let (pair, rest) = operands
                 .split_at_checked(2)
                 .ok_or(Problem::OperandCount { expected: "two or three", found: operands.len() })?;
@@ -33,7 +34,8 @@ pub(super) fn network(op: &Op, operands: &[&TensorType]) -> Inferred {
             let [x, kernel] = take::<2>(operands, "two")?;
             convolution(x, kernel, window)
         }
-        Op::BiasedConvolution { window, .. } => {
+        Op::BiasedConvolution { window, activation } => {
+            check_activation(*activation)?;
             let [x, kernel, bias] = take::<3>(operands, "three")?;
             super::reject_dtype(0, x.dtype, x.dtype != DType::F32, "f32")?;
             same_dtype(x, bias)?;
@@ -98,6 +100,18 @@ pub(super) fn network(op: &Op, operands: &[&TensorType]) -> Inferred {
             one(x.dtype, Shape::from([x.shape.n_elements().div_ceil(SQUARE_BLOCK)]))
         }
         _ => rows(op, operands),
+    }
+}
+
+/// An activation is for floats.
+fn check_activation(activation: Option<Unary>) -> Result<(), Problem> {
+    match activation {
+        Some(Unary::Not) => Err(Problem::Attribute {
+            attribute: "activation",
+            expected: "an operation on floats",
+            found: Unary::Not.name().to_string(),
+        }),
+        _ => Ok(()),
     }
 }
 
@@ -302,6 +316,7 @@ fn convolution(x: &TensorType, kernel: &TensorType, window: &Window) -> Inferred
     if x.shape.last() / window.groups != per_group {
         return Err(Problem::InnerSizes { lhs: x.shape.last() / window.groups, rhs: per_group });
     }
+    check_padded(x, &window.padding)?;
     let mut sizes = vec![x.shape[0]];
     for axis in 0..n {
         let dilation = window.dilation[axis];
@@ -315,6 +330,20 @@ fn convolution(x: &TensorType, kernel: &TensorType, window: &Window) -> Inferred
     }
     sizes.push(kernel.shape.last());
     one(x.dtype, sizes.into())
+}
+
+/// Kernels may hold x with its padding, so that too must be of a size that can be held.
+fn check_padded(x: &TensorType, padding: &[(usize, usize)]) -> Result<(), Problem> {
+    let padded =
+        |(axis, &size): (usize, &usize)| match axis.checked_sub(1).and_then(|a| padding.get(a)) {
+            Some(&(low, high)) => size.saturating_add(low).saturating_add(high),
+            None => size,
+        };
+    let shape: Shape = x.shape.iter().enumerate().map(padded).collect();
+    if shape.iter().fold(1usize, |n, &size| n.saturating_mul(size.max(1))) <= MAX_ELEMENTS {
+        return Ok(());
+    }
+    Err(Problem::TooLarge { ty: TensorType { dtype: x.dtype, shape } })
 }
 
 fn window_count(
@@ -356,6 +385,7 @@ fn pool(x: &TensorType, pooling: &Pooling) -> Inferred {
         let expected = if n == 1 { "3" } else { "4" };
         return Err(Problem::Rank { operand: 0, expected, found: x.shape.rank() });
     }
+    check_padded(x, &pooling.padding)?;
     let mut sizes = vec![x.shape[0]];
     for axis in 0..n {
         let (window, padding) = (pooling.window[axis], pooling.padding[axis]);

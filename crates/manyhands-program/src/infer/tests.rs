@@ -393,3 +393,52 @@ fn operations_on_outer_values_inside_a_branch_belong_to_the_branch() {
     assert!(cond.then.any_op(&mut |op| op.name() == "exp"));
     assert!(cond.otherwise.any_op(&mut |op| op.name() == "mul"));
 }
+
+#[test]
+fn random_operations_of_a_program_have_keys_of_their_own() {
+    let g = Builder::new("keys");
+    let xs = g.input("xs", DType::F32, [3, 4]).unwrap();
+    let start = g.full(&crate::TensorType::new(DType::F32, [4]), 0.0).unwrap();
+    for _ in 0..2 {
+        let body = |_: &Builder, c: &[Value], x: &[Value]| {
+            Ok((vec![(&c[0] + &x[0].dropout(0.5)?)?.dropout(0.5)?], vec![]))
+        };
+        let (last, _) = g.scan(&[&start], &[&xs], false, body).unwrap();
+        g.output(&format!("y{}", last[0].id()), &last[0].dropout(0.5).unwrap()).unwrap();
+    }
+    let again = Builder::from_program(g.finish());
+    let x = again.input("x", DType::F32, [4]).unwrap();
+    again.output("z", &x.dropout(0.5).unwrap()).unwrap();
+    let mut keys = Vec::new();
+    again.finish().any_op(&mut |op| {
+        if let crate::Op::Dropout { key, .. } = op {
+            keys.push(*key);
+        }
+        false
+    });
+    assert_eq!(keys.len(), 7);
+    keys.sort_unstable();
+    keys.dedup();
+    assert_eq!(keys.len(), 7, "no key is used twice");
+}
+
+#[test]
+fn attributes_that_no_kernel_could_follow_are_refused() {
+    let g = Builder::new("absurd");
+    let x = g.input("x", DType::F32, [1, 4, 4, 1]).unwrap();
+    let kernel = g.input("k", DType::F32, [1, 1, 1, 1]).unwrap();
+    let far = (1 << 31) - 2;
+    let window =
+        Window { stride: vec![1 << 31; 2], padding: vec![(far, far); 2], ..Window::valid(2) };
+    let error = x.convolution(&kernel, window).unwrap_err().to_string();
+    assert!(error.contains("larger than any tensor"), "{error}");
+    let dense = crate::Op::Dense {
+        transpose_lhs: false,
+        transpose_rhs: false,
+        add: None,
+        activation: Some(crate::Unary::Not),
+    };
+    let m = g.input("m", DType::F32, [2, 2]).unwrap();
+    let error = g.apply(dense, &[&m, &m]).unwrap_err().to_string();
+    assert!(error.contains("must be an operation on floats, not not"), "{error}");
+}

@@ -4,7 +4,7 @@
 use super::rewrite::{Rewriter, Rewritten, in_bodies, splat};
 use crate::dtype::DType;
 use crate::error::ProgramError;
-use crate::op::{AttentionSpec, Binary, Comparison, Op, Unary};
+use crate::op::{AttentionSpec, Binary, Comparison, Op};
 use crate::program::{Node, Program, ValueId};
 use crate::shape::Shape;
 
@@ -33,44 +33,21 @@ struct Attention {
     value: ValueId,
     heads: usize,
     scale: f64,
-    mask: Mask,
-}
-
-/// What keeps queries from looking at keys.
-#[derive(Clone)]
-enum Mask {
-    None,
-    Causal,
-    /// A bool tensor, the shape to see it in, and whether it names the pairs that may not look.
-    Given {
-        mask: ValueId,
-        shape: Shape,
-        blocks: bool,
-    },
+    causal: bool,
 }
 
 impl Attention {
     fn emit(self, rewriter: &mut Rewriter<'_>, node: &Node) -> Result<(), ProgramError> {
-        let mut operands = Vec::with_capacity(4);
+        let mut operands = Vec::with_capacity(3);
         for old in [self.query, self.key, self.value] {
             operands.push(rewriter.get(old)?);
         }
         let spec = AttentionSpec {
             heads: self.heads,
-            causal: matches!(self.mask, Mask::Causal),
+            causal: self.causal,
             scale: self.scale,
-            masked: matches!(self.mask, Mask::Given { .. }),
+            masked: false,
         };
-        if let Mask::Given { mask, shape, blocks } = self.mask {
-            let mut mask = rewriter.get(mask)?;
-            if rewriter.program().ty(mask).shape != shape {
-                mask = rewriter.emit_one(Op::Reshape { shape }, &[mask], &node.scope)?;
-            }
-            if blocks {
-                mask = rewriter.emit_one(Op::Unary(Unary::Not), &[mask], &node.scope)?;
-            }
-            operands.push(mask);
-        }
         rewriter.replace(node, Op::Attention(spec), &operands)
     }
 }
@@ -109,7 +86,7 @@ impl Finder<'_> {
         if value.flipped != transpose_rhs || weights.op != Op::Softmax {
             return None;
         }
-        let (scores, mask) = self.unmasked(weights.operands[0])?;
+        let (scores, causal) = self.unmasked(weights.operands[0])?;
         let (scores, scale) = self.unscaled(scores)?;
         let scores = self.sole(scores)?;
         let Op::Matmul { transpose_lhs: false, transpose_rhs } = scores.op else { return None };
@@ -125,7 +102,7 @@ impl Finder<'_> {
             value: value.source,
             heads: query.heads,
             scale,
-            mask,
+            causal,
         })
     }
 
@@ -169,11 +146,12 @@ impl Finder<'_> {
         })
     }
 
-    /// The scores before the mask, which puts minus infinity where a query may not look.
-    fn unmasked(&self, value: ValueId) -> Option<(ValueId, Mask)> {
+    /// The scores before the causal mask, which puts minus infinity at later keys, and whether there is one. Other masks
+    /// are left as they are: of a query that sees no key the parts make NaN, and the operation zeros.
+    fn unmasked(&self, value: ValueId) -> Option<(ValueId, bool)> {
         let node = self.sole(value)?;
         if node.op != Op::Select {
-            return Some((value, Mask::None));
+            return Some((value, false));
         }
         let [condition, yes, no] = [node.operands[0], node.operands[1], node.operands[2]];
         if self.shape(condition).rank() != 4 {
@@ -186,28 +164,12 @@ impl Finder<'_> {
             _ => return None,
         };
         if self.is_causal(condition, blocks) {
-            return Some((scores, Mask::Causal));
+            return Some((scores, true));
         }
-        let (all, spread) = (self.shape(condition), self.program.definer(condition));
-        let (mask, axes) = match &spread.op {
-            Op::Broadcast { axes, .. } => (spread.operands[0], axes.clone()),
-            _ => (condition, (0..all.rank()).collect()),
-        };
-        if self.is_causal(mask, blocks) && axes[..] == [2, 3] {
-            return Some((scores, Mask::Causal));
-        }
-        let own = self.shape(mask);
-        // By axis of the scores: whether the mask has a size of its own there.
-        let differs = |axis: usize| axes.iter().zip(own.iter()).any(|(&a, &n)| a == axis && n > 1);
-        let pairs = [all[2], all[3]];
-        let shape = match own.n_elements() {
-            n if n == pairs[0] * pairs[1] && !differs(0) && !differs(1) => Shape::from(pairs),
-            n if n == all[0] * pairs[0] * pairs[1] && !differs(1) => {
-                Shape::from([all[0], pairs[0], pairs[1]])
-            }
-            _ => return None,
-        };
-        Some((scores, Mask::Given { mask, shape, blocks }))
+        let spread = self.program.definer(condition);
+        let Op::Broadcast { axes, .. } = &spread.op else { return None };
+        let causal = axes[..] == [2, 3] && self.is_causal(spread.operands[0], blocks);
+        causal.then_some((scores, true))
     }
 
     /// Whether the truth value says that the query comes no earlier than the key (or, of blocked pairs, that it does).

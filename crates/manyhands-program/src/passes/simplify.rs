@@ -4,7 +4,7 @@
 use super::rewrite::{Rewriter, Rewritten, in_bodies, splat};
 use crate::error::ProgramError;
 use crate::infer::infer;
-use crate::op::{Binary, Op, Unary};
+use crate::op::{Binary, Op, Reduction, Unary};
 use crate::program::{Node, Program, ValueId};
 use crate::shape::Shape;
 
@@ -58,7 +58,8 @@ fn unchanged(program: &Program, op: &Op, operands: &[ValueId]) -> Option<ValueId
             low.iter().chain(high).chain(interior).all(|&size| size == 0)
         }
         Op::Concatenate { .. } => operands.len() == 1,
-        Op::Reduce { axes, .. } => axes.is_empty(),
+        // A sum starts from +0, which makes +0 of -0.
+        Op::Reduce { kind, axes } => axes.is_empty() && *kind != Reduction::Sum,
         Op::Dropout { rate, .. } => *rate == 0.0,
         Op::Unary(Unary::Neg) => {
             let inner = program.definer(first);

@@ -147,7 +147,7 @@ impl TrainBench {
                 step.write_grain_input(grain, name, &values)?;
             }
         }
-        step.write_step_scalar("rate", self.case.rate())?;
+        step.write_scalar("rate", self.case.rate())?;
         Ok(())
     }
 
@@ -158,8 +158,8 @@ impl TrainBench {
         let mut one = |step: &mut StepExecutor| -> Result<(), Error> {
             number += 1.0;
             // Optimizers without a step count have no such input.
-            if step.has_step_input("step") {
-                step.write_step_scalar("step", number)?;
+            if step.has_input("step") {
+                step.write_scalar("step", number)?;
             }
             Ok(step.run()?)
         };

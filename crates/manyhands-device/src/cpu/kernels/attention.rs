@@ -2,7 +2,7 @@
 //!
 //! Scores are made for a block of queries at once and never leave the cache; the gradient makes them again. Bits are those
 //! of the parts: products are chains as in [`super::gemm`], shares are rows of [`super::softmax`]. Keys that a causal query
-//! cannot see are left out, which changes nothing, since their shares are exact zeros. The gradients of keys and values are
+//! cannot see are left out, which changes nothing for finite values, since their shares are exact zeros. The gradients of keys and values are
 //! chains over all queries in order, resumed block by block. A query that sees no key gives zeros and gets none back.
 
 use super::Part;

@@ -9,6 +9,8 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use manyhands_program::SQUARE_BLOCK;
+
 use super::Part;
 use crate::cpu::simd::{Isa, Kernel, Lanes, WIDTH};
 
@@ -421,9 +423,6 @@ pub(crate) unsafe fn reduce(
         Reduction::Min => with!(Min),
     }
 }
-
-/// Elements whose squares make one partial sum of [`block_square_sums`].
-pub(crate) const SQUARE_BLOCK: usize = 1024;
 
 struct SquareSums {
     src: *const f32,

@@ -15,7 +15,7 @@ use manyhands_program::{DType, Node, Op, Program, Shape, TensorType};
 
 use super::compile::Compiled;
 use super::instruction::{Action, Instruction};
-use super::memory::{Copy, Layout, Place, alias_offset};
+use super::memory::{ARENA, Copy, Layout, Place, alias_offset};
 use super::simd::Isa;
 use crate::error::DeviceError;
 
@@ -24,6 +24,8 @@ pub(super) struct Lowering<'a> {
     pub(super) program: &'a Program,
     pub(super) layout: &'a Layout,
     pub(super) isa: Isa,
+    /// Threads of a lane, and of all lanes.
+    pub(super) threads_each: usize,
     pub(super) n_threads: usize,
 }
 
@@ -60,7 +62,9 @@ impl<'a> Lowered<'a> {
     }
 
     fn workspace(&self) -> Place {
-        self.env.layout.workspace(self.node_idx).expect("the plan gave it its workspace")
+        // One of no bytes has no place, and nobody looks there.
+        let nowhere = Place { base: ARENA, offset: 0 };
+        self.env.layout.workspace(self.node_idx).unwrap_or(nowhere)
     }
 
     /// Adds an instruction whose threads each need so many floats of scratch.

@@ -10,7 +10,7 @@ use crate::cpu::kernels::{plain as plain_kernels, random as random_kernels};
 use crate::cpu::memory::{Copy, Place};
 
 /// The most operands or results of a fused or plain kernel; more are possible but never made.
-const MAX_OPERANDS: usize = 32;
+const MAX_OPERANDS: usize = 40;
 
 /// Copies bytes from one place to another.
 pub(super) fn copy(out: &mut Lowered<'_>, from: Place, to: Place, n_bytes: usize) {
@@ -168,10 +168,10 @@ pub(super) fn plain(out: &mut Lowered<'_>) {
             // SAFETY: the plan gives every place the bytes of its type; no result overlaps an operand.
             unsafe {
                 if operands.is_empty() {
-                    return plain_kernels::run(&op, &[], to, context.scratch);
+                    return Ok(plain_kernels::run(&op, &[], to, context.scratch)?);
                 }
                 let from: [_; MAX_OPERANDS] = std::array::from_fn(operand);
-                plain_kernels::run(&op, &from[..operands.len()], to, context.scratch)
+                Ok(plain_kernels::run(&op, &from[..operands.len()], to, context.scratch)?)
             }
         }),
     );
@@ -189,7 +189,7 @@ pub(super) fn layout(out: &mut Lowered<'_>) {
         Box::new(move |context, part| {
             let operand = |idx: usize| context.at::<u8>(operands[idx]).cast_const();
             // SAFETY: the plan gives every place the bytes of its type; the result overlaps no operand.
-            unsafe { plan.run(context.isa, operand, context.at(to), part) }
+            Ok(unsafe { plan.run(context.isa, operand, context.at(to), part) }?)
         }),
     );
 }
@@ -206,7 +206,7 @@ pub(super) fn scatter_add(out: &mut Lowered<'_>, axis: usize) {
             let updates = context.at::<f32>(updates).cast_const();
             let base = Some(context.at::<f32>(base).cast_const());
             // SAFETY: the plan gives every place the bytes of its type; the result is the base itself or overlaps nothing.
-            unsafe { plan.run(context.isa, base, indices, updates, context.at(to), part) }
+            Ok(unsafe { plan.run(context.isa, base, indices, updates, context.at(to), part) }?)
         }),
     );
 }

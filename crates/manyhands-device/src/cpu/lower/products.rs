@@ -93,7 +93,9 @@ pub(super) fn product(out: &mut Lowered<'_>) {
     };
     let finish = Finish { accumulate, activation: ending.activation, ..Finish::NONE };
     let probe = product.gemm(std::ptr::null(), std::ptr::null(), std::ptr::null_mut(), finish);
-    let scratch = (1..=out.env.n_threads)
+    // A launch has one thread, those of its lane, or all.
+    let scratch = [1, out.env.threads_each, out.env.n_threads]
+        .into_iter()
         .map(|n_parts| gemm::scratch_len(out.env.isa, &probe, n_parts))
         .max()
         .unwrap_or(0);

@@ -4,9 +4,8 @@ use manyhands_program::{Node, Program, ScanSpec};
 
 use super::{Bodies, Lowered};
 use crate::cpu::compile::Compiled;
-use crate::cpu::instruction::Context;
+use crate::cpu::instruction::{Context, Stop};
 use crate::cpu::kernels::Part;
-use crate::cpu::kernels::fault::Fault;
 use crate::cpu::memory::{ARGUMENTS, Place};
 
 /// Places in the arena are multiples of a cache line apart.
@@ -103,7 +102,7 @@ pub(super) fn scan(out: &mut Lowered<'_>, spec: &ScanSpec, bodies: Bodies) {
 }
 
 impl Scan {
-    fn run(&self, context: &Context<'_>, part: Part) -> Result<(), Fault> {
+    fn run(&self, context: &Context<'_>, part: Part) -> Result<(), Stop> {
         if self.length == 0 {
             for &(from, to, n_bytes) in self.carried.iter().filter(|_| part.idx == 0) {
                 // SAFETY: the plan gives both places so many bytes, and they do not overlap.
@@ -183,7 +182,7 @@ impl Compiled {
         part: Part,
         arena: Place,
         address: impl Fn(usize, *mut i32) -> *mut u8,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Stop> {
         let n_bases = ARGUMENTS as usize + self.n_arguments;
         let table = table_bytes(self.n_arguments);
         let iteration = context.scratch.wrapping_add(table - 64).cast::<i32>();
@@ -201,6 +200,6 @@ impl Compiled {
             scratch_bytes: context.scratch_bytes - table,
             ..*context
         };
-        self.run_part(&inner, part).map_err(|(_, fault)| fault)
+        self.run_part(&inner, part)
     }
 }

@@ -6,6 +6,17 @@ use super::{Kernel, Lanes, WIDTH};
 #[derive(Clone, Copy)]
 pub(super) struct Portable;
 
+/// `a * b + c` with one rounding. Where the hardware has no such instruction the C library would be called, and those
+/// differ; this one is Rust.
+#[inline(always)]
+fn fused(a: f32, b: f32, c: f32) -> f32 {
+    if cfg!(any(target_arch = "aarch64", target_feature = "fma")) {
+        a.mul_add(b, c)
+    } else {
+        libm::fmaf(a, b, c)
+    }
+}
+
 #[inline(always)]
 fn map(a: [f32; WIDTH], f: impl Fn(f32) -> f32) -> [f32; WIDTH] {
     std::array::from_fn(|i| f(a[i]))
@@ -73,7 +84,7 @@ unsafe impl Lanes for Portable {
     }
     #[inline(always)]
     unsafe fn mul_add(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
-        std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
+        std::array::from_fn(|i| fused(a[i], b[i], c[i]))
     }
     #[inline(always)]
     unsafe fn sqrt(self, a: Self::F) -> Self::F {
@@ -97,15 +108,15 @@ unsafe impl Lanes for Portable {
     }
     #[inline(always)]
     unsafe fn round(self, a: Self::F) -> Self::F {
-        map(a, f32::round_ties_even)
+        map(a, libm::rintf)
     }
     #[inline(always)]
     unsafe fn floor(self, a: Self::F) -> Self::F {
-        map(a, f32::floor)
+        map(a, libm::floorf)
     }
     #[inline(always)]
     unsafe fn ceil(self, a: Self::F) -> Self::F {
-        map(a, f32::ceil)
+        map(a, libm::ceilf)
     }
     #[inline(always)]
     unsafe fn lt(self, a: Self::F, b: Self::F) -> Self::M {
@@ -186,7 +197,7 @@ unsafe impl Lanes for Portable {
     }
     #[inline(always)]
     unsafe fn to_i(self, a: Self::F) -> Self::I {
-        std::array::from_fn(|i| a[i].round_ties_even() as i32)
+        std::array::from_fn(|i| libm::rintf(a[i]) as i32)
     }
     #[inline(always)]
     unsafe fn to_f(self, a: Self::I) -> Self::F {

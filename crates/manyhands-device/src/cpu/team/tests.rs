@@ -34,7 +34,7 @@ fn add_in_turns(team: &mut Team, turns: usize) {
 #[test]
 fn every_thread_is_called_once_a_round() {
     for n_threads in 1..=4 {
-        let mut team = Team::new(n_threads);
+        let mut team = Team::new(n_threads).unwrap();
         assert_eq!(team.n_threads(), n_threads);
         count_rounds(&mut team, 2000);
     }
@@ -42,7 +42,7 @@ fn every_thread_is_called_once_a_round() {
 
 #[test]
 fn helpers_that_sleep_wake_up() {
-    let mut team = Team::new(3);
+    let mut team = Team::new(3).unwrap();
     for _ in 0..5 {
         thread::sleep(5 * SPIN_FOR_WORK);
         count_rounds(&mut team, 3);
@@ -57,7 +57,7 @@ fn helpers_that_sleep_wake_up() {
 
 #[test]
 fn a_caller_that_sleeps_wakes_up() {
-    let mut team = Team::new(2);
+    let mut team = Team::new(2).unwrap();
     for _ in 0..3 {
         team.run(&|thread_idx| {
             if thread_idx == 1 {
@@ -71,14 +71,14 @@ fn a_caller_that_sleeps_wakes_up() {
 #[test]
 fn threads_meet_at_barriers() {
     for n_threads in 1..=3 {
-        add_in_turns(&mut Team::new(n_threads), 1000);
+        add_in_turns(&mut Team::new(n_threads).unwrap(), 1000);
     }
 }
 
 #[test]
 fn more_threads_than_cores_make_progress() {
     let start = Instant::now();
-    let mut team = Team::new(8);
+    let mut team = Team::new(8).unwrap();
     count_rounds(&mut team, 10_000);
     add_in_turns(&mut team, 1000);
     assert!(start.elapsed() < Duration::from_secs(60), "took {:?}", start.elapsed());
@@ -89,7 +89,7 @@ fn two_teams_work_at_once() {
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                let mut team = Team::new(2);
+                let mut team = Team::new(2).unwrap();
                 count_rounds(&mut team, 3000);
                 add_in_turns(&mut team, 1000);
             });
@@ -99,8 +99,8 @@ fn two_teams_work_at_once() {
 
 #[test]
 fn a_team_inside_a_team_works() {
-    let mut outer = Team::new(2);
-    outer.run(&|_| add_in_turns(&mut Team::new(2), 50));
+    let mut outer = Team::new(2).unwrap();
+    outer.run(&|_| add_in_turns(&mut Team::new(2).unwrap(), 50));
 }
 
 fn panic_of(team: &mut Team, work: &(dyn Fn(usize) + Sync)) -> String {
@@ -111,7 +111,7 @@ fn panic_of(team: &mut Team, work: &(dyn Fn(usize) + Sync)) -> String {
 
 #[test]
 fn a_panic_on_any_thread_reaches_the_caller() {
-    let mut team = Team::new(3);
+    let mut team = Team::new(3).unwrap();
     for culprit in 0..3 {
         let text = panic_of(&mut team, &|thread_idx| {
             if thread_idx == culprit {
@@ -125,7 +125,7 @@ fn a_panic_on_any_thread_reaches_the_caller() {
 
 #[test]
 fn a_panic_releases_those_who_wait() {
-    let mut team = Team::new(3);
+    let mut team = Team::new(3).unwrap();
     for culprit in 0..3 {
         let barrier = Barrier::new(3);
         let text = panic_of(&mut team, &|thread_idx| {
