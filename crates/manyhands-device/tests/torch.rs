@@ -203,7 +203,7 @@ fn optimizers_agree_with_torch_step_by_step() {
         let weight = |name: &str| name.strip_prefix('w').and_then(|idx| idx.parse::<usize>().ok());
         let start = |(name, _, id): (&str, Role, manyhands_program::ValueId)| match weight(name) {
             Some(idx) => first[idx].clone(),
-            None => Tensor::filled(program.ty(id).clone(), 0.0),
+            None => Tensor::filled(program.ty(id).clone(), 0.0).unwrap(),
         };
         let mut state: Vec<Tensor> = program.parameters().map(start).collect();
         for (step, recorded) in case["steps"].as_array().unwrap().iter().enumerate() {

@@ -99,24 +99,16 @@ impl Tensor {
 
     /// A scalar of the given type, the nearest to `value`.
     pub fn scalar(dtype: DType, value: f64) -> Tensor {
-        Tensor::filled(TensorType::new(dtype, Shape::scalar()), value)
+        Tensor { ty: TensorType::new(dtype, Shape::scalar()), bytes: element_bytes(dtype, value) }
     }
 
     /// A tensor whose elements are all the nearest to `value`.
-    pub fn filled(ty: TensorType, value: f64) -> Tensor {
-        let mut one = Vec::new();
-        match ty.dtype {
-            DType::F32 => f32::from_f64(value).put(&mut one),
-            DType::F64 => value.put(&mut one),
-            DType::F16 => f16::from_f64(value).put(&mut one),
-            DType::Bf16 => bf16::from_f64(value).put(&mut one),
-            DType::I32 => i32::from_f64(value).put(&mut one),
-            DType::I64 => i64::from_f64(value).put(&mut one),
-            DType::U8 => u8::from_f64(value).put(&mut one),
-            DType::Bool => bool::from_f64(value).put(&mut one),
+    pub fn filled(ty: TensorType, value: f64) -> Result<Tensor, TensorError> {
+        if ty.shape.n_elements() > MAX_ELEMENTS {
+            return Err(TensorError::TooLarge { ty });
         }
-        let bytes = one.repeat(ty.shape.n_elements());
-        Tensor { ty, bytes }
+        let bytes = element_bytes(ty.dtype, value).repeat(ty.shape.n_elements());
+        Ok(Tensor { ty, bytes })
     }
 
     /// Its type.
@@ -174,6 +166,22 @@ impl Tensor {
     }
 }
 
+/// The little-endian bytes of the element of a type nearest to a value.
+fn element_bytes(dtype: DType, value: f64) -> Vec<u8> {
+    let mut one = Vec::new();
+    match dtype {
+        DType::F32 => f32::from_f64(value).put(&mut one),
+        DType::F64 => value.put(&mut one),
+        DType::F16 => f16::from_f64(value).put(&mut one),
+        DType::Bf16 => bf16::from_f64(value).put(&mut one),
+        DType::I32 => i32::from_f64(value).put(&mut one),
+        DType::I64 => i64::from_f64(value).put(&mut one),
+        DType::U8 => u8::from_f64(value).put(&mut one),
+        DType::Bool => bool::from_f64(value).put(&mut one),
+    }
+    one
+}
+
 /// How a tensor is written: one value for all, a list, or hexadecimal bytes where decimals would lose bits or be long.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -206,7 +214,7 @@ impl From<Tensor> for Written {
         if let Some(value) = tensor.splat_value().map(|v| short_decimal(dtype, v))
             && value.is_finite()
             && tensor.bytes.len() <= LARGEST_SPLAT
-            && Tensor::filled(tensor.ty.clone(), value).bytes == tensor.bytes
+            && Tensor::filled(tensor.ty.clone(), value).is_ok_and(|filled| filled == tensor)
         {
             written.splat = Some(value);
         } else if tensor.ty.shape.n_elements() <= LONGEST_LIST {
@@ -255,7 +263,7 @@ impl TryFrom<Written> for Tensor {
                 if ty.n_bytes() > LARGEST_SPLAT {
                     return Err(TensorError::TooLarge { ty });
                 }
-                Ok(Tensor::filled(ty, value))
+                Tensor::filled(ty, value)
             }
             Written { splat: None, list: Some(values), hex: None, .. } => {
                 let one = |&v: &f64| Tensor::scalar(ty.dtype, v).bytes;
@@ -281,7 +289,7 @@ mod tests {
             Tensor::new([3], &[0.1f32, -2.5, 1e-30]).unwrap(),
             Tensor::new([2], &[f32::NAN, 1.0]).unwrap(),
             Tensor::new([2, 2], &[-0.0f32; 4]).unwrap(),
-            Tensor::filled(TensorType::new(DType::Bf16, [5]), 0.3),
+            Tensor::filled(TensorType::new(DType::Bf16, [5]), 0.3).unwrap(),
             Tensor::new([2], &[i64::MAX, 1]).unwrap(),
             Tensor::new([0], &[] as &[f32]).unwrap(),
             Tensor::new([100], &std::array::from_fn::<f64, 100, _>(|i| i as f64 / 3.0)).unwrap(),

@@ -14,7 +14,7 @@ pub fn initial_value(
     init: Init,
 ) -> Result<Tensor, DeviceError> {
     let (distribution, scale) = match init {
-        Init::Constant(value) => return Ok(Tensor::filled(ty.clone(), value)),
+        Init::Constant(value) => return Ok(Tensor::filled(ty.clone(), value)?),
         Init::Uniform(bound) => (Distribution::Uniform, bound),
         Init::Normal(deviation) => (Distribution::Normal, deviation),
     };

@@ -22,7 +22,7 @@ fn trained(optimizer: Optimizer, weight: [f32; 3], gradients: &[[f32; 3]]) -> Ve
     let program = program(optimizer);
     let mut state: HashMap<String, Tensor> = HashMap::new();
     for (name, _, id) in program.parameters() {
-        state.insert(name.to_string(), Tensor::filled(program.ty(id).clone(), 0.0));
+        state.insert(name.to_string(), Tensor::filled(program.ty(id).clone(), 0.0).unwrap());
     }
     state.insert("layer/w".into(), Tensor::new([3], &weight).unwrap());
     state.insert("rate".into(), Tensor::scalar(DType::F32, optimizer.rate()));

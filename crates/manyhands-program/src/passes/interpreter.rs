@@ -15,7 +15,7 @@ use crate::{
 pub(crate) fn run(program: &Program, arguments: &HashMap<String, Tensor>) -> Vec<(String, Tensor)> {
     let values = evaluate(program, &|name, ty| {
         let given = arguments.get(name).cloned();
-        given.unwrap_or_else(|| Tensor::filled(ty.clone(), 1.0)).to_f64()
+        given.unwrap_or_else(|| Tensor::filled(ty.clone(), 1.0).unwrap()).to_f64()
     });
     let tensor = |value: ValueId| to_tensor(program.ty(value), &values[value.idx()]);
     let outputs = program.outputs().iter().map(|o| (o.name.clone(), tensor(o.value)));

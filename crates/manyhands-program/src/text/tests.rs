@@ -176,7 +176,7 @@ fn constants_are_as_short_as_their_bits_allow() {
         Tensor::scalar(DType::F32, 0.1),
         Tensor::scalar(DType::F32, -0.0),
         Tensor::scalar(DType::F64, 1.0 / 3.0),
-        Tensor::filled(TensorType::new(DType::Bf16, [4, 4]), 0.5),
+        Tensor::filled(TensorType::new(DType::Bf16, [4, 4]), 0.5).unwrap(),
         Tensor::new([3], &[1i32, -2, i32::MAX]).unwrap(),
         Tensor::new([2], &[i64::MAX, i64::MIN]).unwrap(),
         Tensor::new([2], &[true, false]).unwrap(),

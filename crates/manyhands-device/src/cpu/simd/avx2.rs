@@ -135,7 +135,6 @@ unsafe impl Lanes for Avx2 {
         or_i(a: I, b: I) -> I = _mm256_or_si256;
         bits(a: F) -> I = _mm256_castps_si256;
         from_bits(a: I) -> F = _mm256_castsi256_ps;
-        to_i(a: F) -> I = _mm256_cvtps_epi32;
         to_f(a: I) -> F = _mm256_cvtepi32_ps;
     }
 
@@ -183,11 +182,6 @@ unsafe impl Lanes for Avx2 {
             _mm256_maskstore_ps(p, m[0], x[0]);
             _mm256_maskstore_ps(p.wrapping_add(8), m[1], x[1]);
         }
-    }
-    #[inline(always)]
-    unsafe fn mask_bits(self, a: F) -> u16 {
-        // SAFETY: AVX2 is enabled in every caller.
-        unsafe { (_mm256_movemask_ps(a[0]) | _mm256_movemask_ps(a[1]) << 8) as u16 }
     }
     #[inline(always)]
     unsafe fn mask_from_bits(self, bits: u16) -> F {

@@ -80,7 +80,6 @@ unsafe impl Lanes for Avx512 {
         mask_and(a: __mmask16, b: __mmask16) -> __mmask16 = a & b;
         mask_or(a: __mmask16, b: __mmask16) -> __mmask16 = a | b;
         mask_not(a: __mmask16) -> __mmask16 = !a;
-        mask_bits(a: __mmask16) -> u16 = a;
         mask_from_bits(bits: u16) -> __mmask16 = bits;
         splat_i(x: i32) -> __m512i = _mm512_set1_epi32(x);
         load_i(p: *const i32) -> __m512i = _mm512_loadu_si512(p.cast());
@@ -90,7 +89,6 @@ unsafe impl Lanes for Avx512 {
         or_i(a: __m512i, b: __m512i) -> __m512i = _mm512_or_si512(a, b);
         bits(a: __m512) -> __m512i = _mm512_castps_si512(a);
         from_bits(a: __m512i) -> __m512 = _mm512_castsi512_ps(a);
-        to_i(a: __m512) -> __m512i = _mm512_cvtps_epi32(a);
         to_f(a: __m512i) -> __m512 = _mm512_cvtepi32_ps(a);
     }
 

@@ -69,7 +69,7 @@ impl Isa {
     /// The machine must have the instruction set (values of [`Isa::available`] do), and the kernel's own arguments must
     /// be sound.
     #[inline]
-    pub unsafe fn run<K: Kernel>(self, kernel: K) -> K::Output {
+    pub(crate) unsafe fn run<K: Kernel>(self, kernel: K) -> K::Output {
         // SAFETY: the caller vouches for the instruction set and the arguments.
         unsafe {
             match self {
@@ -84,7 +84,7 @@ impl Isa {
 }
 
 /// A piece of work that is compiled once per instruction set.
-pub trait Kernel {
+pub(crate) trait Kernel {
     /// What it gives back.
     type Output;
 
@@ -102,7 +102,7 @@ pub trait Kernel {
 /// Every method needs the instruction set of the implementing type; pointers must be valid for the lanes they touch
 /// (sixteen, or the first `n` for the `_first` forms, which never touch memory past lane `n`).
 #[allow(missing_docs, clippy::missing_safety_doc, clippy::wrong_self_convention)]
-pub unsafe trait Lanes: Copy {
+pub(crate) unsafe trait Lanes: Copy {
     /// Sixteen f32.
     type F: Copy;
     /// Sixteen i32 (also seen as bits of `F`).
@@ -149,8 +149,7 @@ pub unsafe trait Lanes: Copy {
     unsafe fn mask_and(self, a: Self::M, b: Self::M) -> Self::M;
     unsafe fn mask_or(self, a: Self::M, b: Self::M) -> Self::M;
     unsafe fn mask_not(self, a: Self::M) -> Self::M;
-    /// The mask as sixteen bits, lane 0 lowest.
-    unsafe fn mask_bits(self, a: Self::M) -> u16;
+    /// The mask of sixteen bits, lane 0 lowest.
     unsafe fn mask_from_bits(self, bits: u16) -> Self::M;
 
     unsafe fn splat_i(self, x: i32) -> Self::I;
@@ -164,8 +163,6 @@ pub unsafe trait Lanes: Copy {
     unsafe fn shr_i<const BITS: u32>(self, a: Self::I) -> Self::I;
     unsafe fn bits(self, a: Self::F) -> Self::I;
     unsafe fn from_bits(self, a: Self::I) -> Self::F;
-    /// The nearest i32 (ties to even) of a value known to be in range.
-    unsafe fn to_i(self, a: Self::F) -> Self::I;
     unsafe fn to_f(self, a: Self::I) -> Self::F;
 
     /// Sixteen rows of sixteen lanes, turned: lane `i` of result `j` is lane `j` of row `i`.
@@ -197,13 +194,6 @@ pub unsafe trait Lanes: Copy {
             half /= 2;
         }
         lanes[0]
-    }
-
-    /// The largest lane; lanes hold no NaN.
-    unsafe fn max_lanes(self, a: Self::F) -> f32 {
-        // SAFETY: as the caller's.
-        let lanes = unsafe { self.to_array(a) };
-        lanes.into_iter().fold(f32::NEG_INFINITY, f32::max)
     }
 }
 

@@ -147,10 +147,6 @@ unsafe impl Lanes for Portable {
         std::array::from_fn(|i| !a[i])
     }
     #[inline(always)]
-    unsafe fn mask_bits(self, a: Self::M) -> u16 {
-        (0..WIDTH).fold(0, |bits, i| bits | (u16::from(a[i]) << i))
-    }
-    #[inline(always)]
     unsafe fn mask_from_bits(self, bits: u16) -> Self::M {
         std::array::from_fn(|i| bits >> i & 1 == 1)
     }
@@ -194,10 +190,6 @@ unsafe impl Lanes for Portable {
     #[inline(always)]
     unsafe fn from_bits(self, a: Self::I) -> Self::F {
         std::array::from_fn(|i| f32::from_bits(a[i] as u32))
-    }
-    #[inline(always)]
-    unsafe fn to_i(self, a: Self::F) -> Self::I {
-        std::array::from_fn(|i| libm::rintf(a[i]) as i32)
     }
     #[inline(always)]
     unsafe fn to_f(self, a: Self::I) -> Self::F {

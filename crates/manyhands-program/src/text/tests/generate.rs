@@ -196,7 +196,7 @@ fn constant(m: &mut Maker, g: &Builder) -> Made {
     let ty = TensorType::new(dtype, shape);
     let odd = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0, 0.1, 7.0];
     let tensor = match m.below(3) {
-        0 => Tensor::filled(ty, m.one_of(&odd)),
+        0 => Tensor::filled(ty, m.one_of(&odd)).unwrap(),
         1 => {
             let elements = (0..ty.shape.n_elements()).map(|_| m.one_of(&odd));
             let one = |value| Tensor::scalar(dtype, value).bytes().to_vec();

@@ -184,7 +184,7 @@ fn argmax_is_the_first_largest_or_the_first_nan() {
 
 #[test]
 fn squares_are_summed_in_blocks() {
-    let x = Tensor::filled(TensorType::new(DType::Bf16, [SQUARE_BLOCK + 3]), 2.0);
+    let x = Tensor::filled(TensorType::new(DType::Bf16, [SQUARE_BLOCK + 3]), 2.0).unwrap();
     let found = run::<bf16>(Op::BlockSquareSums, &[x], [2]);
     assert_eq!(found.map_f64(), [4096.0, 12.0]);
 }
@@ -243,7 +243,7 @@ fn dropout_keeps_the_same_elements_in_every_type() {
     let op = Op::Dropout { rate: 0.25, key: 77 };
     let run = |dtype: DType| {
         let ty = TensorType::new(dtype, [300]);
-        let operands = [Tensor::filled(ty.clone(), 3.0), context.clone()];
+        let operands = [Tensor::filled(ty.clone(), 3.0).unwrap(), context.clone()];
         evaluate(&op, &operands, &[ty]).unwrap()[0].to_f64()
     };
     let expected = run(DType::F32);
