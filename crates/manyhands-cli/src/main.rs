@@ -1,5 +1,6 @@
 //! The `manyhands` command: parses arguments, calls the library, prints, and maps errors to exit codes.
 
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -78,11 +79,10 @@ fn bench_train(arguments: &TrainArguments) -> anyhow::Result<()> {
     let report = bench.run()?;
     if arguments.json {
         let line = serde_json::to_string(&report).context("the report could not be written")?;
-        print(&line);
+        print(&line)
     } else {
-        print(&describe(&report));
+        print(&describe(&report))
     }
-    Ok(())
 }
 
 fn describe(report: &TrainReport) -> String {
@@ -107,8 +107,12 @@ fn describe(report: &TrainReport) -> String {
     text
 }
 
-/// The one place that writes to standard output.
-#[allow(clippy::print_stdout)]
-fn print(text: &str) {
-    println!("{text}");
+/// The one place that writes to standard output. A reader that has gone away (`| head`) is no error.
+fn print(text: &str) -> anyhow::Result<()> {
+    match writeln!(std::io::stdout(), "{text}") {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(error).context("standard output could not be written")
+        }
+        _ => Ok(()),
+    }
 }
