@@ -1,6 +1,8 @@
 //! Operations that move elements without computing, and fused expressions.
 
-use super::{Inferred, check_axes, check_axis, check_length, index, one, same_dtype, take};
+use super::{
+    Inferred, check_axes, check_axis, check_length, check_steps, index, one, same_dtype, take,
+};
 use crate::dtype::DType;
 use crate::error::Problem;
 use crate::expression::{Expression, Spread, Term};
@@ -51,6 +53,7 @@ pub(super) fn layout(op: &Op, operands: &[&TensorType]) -> Inferred {
             check_length("low", rank, low.len())?;
             check_length("high", rank, high.len())?;
             check_length("interior", rank, interior.len())?;
+            check_steps("interior", interior)?;
             let size = |axis: usize| {
                 let between = x.shape[axis].saturating_sub(1).saturating_mul(interior[axis]);
                 [x.shape[axis], low[axis], high[axis], between]
@@ -106,6 +109,7 @@ fn slice(x: &TensorType, start: &[usize], limit: &[usize], stride: &[usize]) -> 
     check_length("start", rank, start.len())?;
     check_length("limit", rank, limit.len())?;
     check_length("stride", rank, stride.len())?;
+    check_steps("stride", stride)?;
     let inside = |a: usize| start[a] <= limit[a] && limit[a] <= x.shape[a] && stride[a] > 0;
     if !(0..rank).all(inside) {
         return Err(Problem::SliceOutside {

@@ -246,6 +246,19 @@ pub(crate) fn check_finite(attribute: &'static str, value: f64) -> Result<(), Pr
     Err(Problem::Attribute { attribute, expected: "finite", found: value.to_string() })
 }
 
+/// The longest step between elements, windows or taps; keeps the kernels' address computations far from overflow.
+const LONGEST_STEP: usize = 1 << 20;
+
+pub(crate) fn check_steps(attribute: &'static str, steps: &[usize]) -> Result<(), Problem> {
+    match steps.iter().find(|&&step| step > LONGEST_STEP) {
+        Some(step) => {
+            let found = step.to_string();
+            Err(Problem::Attribute { attribute, expected: "at most 1048576", found })
+        }
+        None => Ok(()),
+    }
+}
+
 pub(crate) fn check_length(
     attribute: &'static str,
     expected: usize,

@@ -1,8 +1,8 @@
 //! Operations of networks: products, convolutions, pooling, reductions, norms, attention, losses.
 
 use super::{
-    Inferred, check_axes, check_axis, check_finite, check_length, expect_shape, float, index, one,
-    same, same_dtype, same_shape, take,
+    Inferred, check_axes, check_axis, check_finite, check_length, check_steps, expect_shape, float,
+    index, one, same, same_dtype, same_shape, take,
 };
 use crate::dtype::DType;
 use crate::error::Problem;
@@ -288,6 +288,8 @@ fn kernel_sizes(kernel: &TensorType, window: &Window) -> Result<usize, Problem> 
     }
     check_length("padding", n, window.padding.len())?;
     check_length("dilation", n, window.dilation.len())?;
+    check_steps("stride", &window.stride)?;
+    check_steps("dilation", &window.dilation)?;
     if kernel.shape.rank() != n + 2 {
         let expected = if n == 1 { "3" } else { "4" };
         return Err(Problem::Rank { operand: 1, expected, found: kernel.shape.rank() });
@@ -381,6 +383,7 @@ fn pool(x: &TensorType, pooling: &Pooling) -> Inferred {
     }
     check_length("stride", n, pooling.stride.len())?;
     check_length("padding", n, pooling.padding.len())?;
+    check_steps("stride", &pooling.stride)?;
     if x.shape.rank() != n + 2 {
         let expected = if n == 1 { "3" } else { "4" };
         return Err(Problem::Rank { operand: 0, expected, found: x.shape.rank() });

@@ -428,10 +428,15 @@ fn attributes_that_no_kernel_could_follow_are_refused() {
     let x = g.input("x", DType::F32, [1, 4, 4, 1]).unwrap();
     let kernel = g.input("k", DType::F32, [1, 1, 1, 1]).unwrap();
     let far = (1 << 31) - 2;
-    let window =
-        Window { stride: vec![1 << 31; 2], padding: vec![(far, far); 2], ..Window::valid(2) };
+    let window = Window { padding: vec![(far, far); 2], ..Window::valid(2) };
     let error = x.convolution(&kernel, window).unwrap_err().to_string();
     assert!(error.contains("larger than any tensor"), "{error}");
+    let window = Window { stride: vec![1 << 31; 2], ..Window::valid(2) };
+    let error = x.convolution(&kernel, window).unwrap_err().to_string();
+    assert!(error.contains("`stride` must be at most 1048576"), "{error}");
+    let zero = g.scalar(DType::F32, 0.0).unwrap();
+    let error = x.pad(&zero, &[0; 4], &[0; 4], &[0, 0, 0, usize::MAX]).unwrap_err().to_string();
+    assert!(error.contains("`interior` must be at most"), "{error}");
     let dense = crate::Op::Dense {
         transpose_lhs: false,
         transpose_rhs: false,
