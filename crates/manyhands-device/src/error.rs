@@ -37,8 +37,8 @@ pub enum DeviceError {
     Threads { found: usize, limit: usize },
     #[error("the system does not start {n_threads} threads: {reason}")]
     NoThreads { n_threads: usize, reason: String },
-    #[error("a step needs at least one grain")]
-    NoGrains,
+    #[error("a step has at least one grain and at most {limit}, not {found}")]
+    Grains { found: usize, limit: usize },
     #[error("{what} {idx} does not exist; there are {n}")]
     NoSuchIndex { what: &'static str, idx: usize, n: usize },
     #[error("this machine does not have the {name} instructions")]

@@ -14,6 +14,9 @@ use manyhands_program::{
 use crate::device::{BufferId, Device, ExecutableId, Launch};
 use crate::error::DeviceError;
 
+/// The most grains that a step may have.
+const MAX_GRAINS: usize = 1 << 20;
+
 /// A training program ready to run on a device.
 pub struct StepExecutor {
     device: Box<dyn Device>,
@@ -46,8 +49,8 @@ impl StepExecutor {
         n_grains: usize,
         n_lanes: usize,
     ) -> Result<StepExecutor, DeviceError> {
-        if n_grains == 0 {
-            return Err(DeviceError::NoGrains);
+        if n_grains == 0 || n_grains > MAX_GRAINS {
+            return Err(DeviceError::Grains { found: n_grains, limit: MAX_GRAINS });
         }
         let split = split_grains(program)?;
         let shared = partials(n_grains, n_lanes);
@@ -70,6 +73,11 @@ impl StepExecutor {
             write: executor.compile(split.grain)?,
             step: executor.compile(step)?,
         };
+        // A parameter that the step does not use is still the program's, and keeps its value.
+        for (name, _, value) in program.parameters() {
+            let buffer = executor.buffer(program.ty(value))?;
+            executor.parameters.insert(name.to_string(), buffer);
+        }
         executor.allocate(&parts)?;
         executor.schedule(&parts, &shared)?;
         Ok(executor)
@@ -86,16 +94,8 @@ impl StepExecutor {
         self.device.allocate(ty)
     }
 
-    /// Buffers for everything that has a name.
+    /// Buffers for inputs and outputs.
     fn allocate(&mut self, parts: &Parts) -> Result<(), DeviceError> {
-        for program in [&parts.write.program, &parts.step.program] {
-            for (name, _, value) in program.parameters() {
-                if !self.parameters.contains_key(name) {
-                    let buffer = self.buffer(program.ty(value))?;
-                    self.parameters.insert(name.to_string(), buffer);
-                }
-            }
-        }
         let grain = &parts.write.program;
         for idx in 0..self.grain_inputs.len() {
             for (name, value) in grain.inputs() {

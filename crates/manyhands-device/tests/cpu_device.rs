@@ -94,11 +94,16 @@ fn a_fault_inside_scans_stops_all_threads_and_is_named() {
             let indices = Tensor::new([3, 2, 8], &indices).unwrap();
             let mut device = CpuDevice::new(n_threads).unwrap();
             let inputs = [table.clone(), indices];
-            let error = device.evaluate(&program, &inputs, &[w.clone()]).unwrap_err().to_string();
+            let error = device
+                .evaluate(&program, &inputs, std::slice::from_ref(&w))
+                .unwrap_err()
+                .to_string();
             assert!(error.contains("`gather`") && error.contains("at lookup"), "{error}");
             assert!(error.contains("index 99"), "{error}");
             let good = Tensor::new([3, 2, 8], &[1; 48]).unwrap();
-            let done = device.evaluate(&program, &[table.clone(), good], &[w.clone()]).unwrap();
+            let done = device
+                .evaluate(&program, &[table.clone(), good], std::slice::from_ref(&w))
+                .unwrap();
             assert_eq!(floats(&done.outputs[0]), [6.0; 512]);
         }
     }

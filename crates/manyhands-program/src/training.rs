@@ -43,7 +43,15 @@ impl Training {
         divisor: &Value,
     ) -> Result<(), ProgramError> {
         self.optimizer.check()?;
-        let weights = builder.inspect(|program| weights_behind(program, loss_sum.id()));
+        let resolve = |value| builder.resolve(value);
+        let foreign = |problem| builder.foreign("training step", problem);
+        let loss = resolve(loss_sum).map_err(foreign)?;
+        resolve(divisor).map_err(foreign)?;
+        if divisor.shape().rank() != 0 {
+            let (what, found) = ("the divisor of a loss", divisor.ty().to_string());
+            return Err(ProgramError::Setting { what, expected: "a scalar", found });
+        }
+        let weights = builder.inspect(|program| weights_behind(program, loss));
         let weights: Vec<Value> = weights.into_iter().map(|id| builder.value(id)).collect();
         let uses = builder.gradients_per_use(loss_sum, &weights.iter().collect::<Vec<_>>())?;
         let total_loss = loss_sum.grain_sum()?;

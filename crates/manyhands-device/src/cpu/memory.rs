@@ -147,7 +147,7 @@ fn in_place_operands(program: &Program, node_idx: usize) -> Vec<usize> {
             spreads.filter(|(_, spread)| **spread == Spread::Full).map(|(idx, _)| idx).collect()
         }
         // The fast kernels add in place; the plain evaluator of other types does not.
-        _ if program.ty(node.results[0]).dtype != DType::F32 => Vec::new(),
+        _ if node.results.first().is_none_or(|&v| program.ty(v).dtype != DType::F32) => Vec::new(),
         Op::Dense { add: Some(Addend::Matrix), .. } => vec![2],
         Op::ScatterAdd { .. } => vec![0],
         _ => Vec::new(),

@@ -4,7 +4,8 @@
 //! instructions (`lower/`). A run then walks the instructions on a team of threads (`team.rs`): each thread does its part
 //! of every instruction, and they meet after it. Nothing is allocated on the way.
 //!
-//! Invariant **D1**: results depend neither on the number of threads, nor on the instruction set, nor on cache sizes.
+//! Invariant **D1**: results depend neither on the number of threads, nor on the instruction set, nor on cache sizes. (Where
+//! a result is NaN it is NaN everywhere, but its sign and payload, which hardware chooses, are left open.)
 
 mod aligned;
 mod compile;

@@ -214,8 +214,8 @@ impl Builder {
         look(&self.graph.state.borrow().program)
     }
 
-    /// The value with an id of the program built so far.
-    pub fn value(&self, id: ValueId) -> Value {
+    /// The value with an id of the program built so far, which has it.
+    pub(crate) fn value(&self, id: ValueId) -> Value {
         Value { graph: Rc::clone(&self.graph), id }
     }
 

@@ -4,6 +4,7 @@
 use std::error::Error;
 
 use super::rewrite::{Rewriter, Rewritten, in_bodies};
+use crate::cost::Cost;
 use crate::op::Op;
 use crate::program::{Node, Program, ValueId};
 use crate::shape::{Shape, TensorType};
@@ -17,6 +18,11 @@ pub trait Evaluate {
     /// The outputs of a program without inputs and parameters.
     fn evaluate(&self, program: &Program) -> Result<Vec<Tensor>, Box<dyn Error + Send + Sync>>;
 }
+
+/// The most operations and bytes of what is folded, about a millisecond's; what takes longer is left to the run.
+const MOST_WORK: u64 = 1 << 24;
+/// The longest scan that is folded.
+const LONGEST_SCAN: usize = 4096;
 
 /// Computes what depends on constants alone. Where the evaluation fails (an index out of range, say) the program stays
 /// as it is, and the run says what is wrong.
@@ -34,11 +40,8 @@ pub fn fold_constants(program: &Program, device: &dyn Evaluate) -> Rewritten {
     wanted.iter().zip(tensors).for_each(|(value, tensor)| folded[value.idx()] = Some(tensor));
     let mut rewriter = Rewriter::new(program);
     for node in program.nodes() {
-        if !node.results.iter().any(|result| folded[result.idx()].is_some()) {
-            // An operation all of whose users are folded is left to the dead-code pass.
-            rewriter.keep(node)?;
-            continue;
-        }
+        // An operation all of whose results are folded, or feed what is folded, is left to the dead-code pass.
+        rewriter.keep(node)?;
         for &result in &node.results {
             if let Some(tensor) = folded[result.idx()].take() {
                 let new = constant(&mut rewriter, tensor, &node.scope)?;
@@ -112,7 +115,13 @@ impl Known {
         let held: usize = node.operands.iter().map(|operand| self.held[operand.idx()]).sum();
         let elements = |result: &ValueId| program.ty(*result).shape.n_elements();
         let n_elements: usize = node.results.iter().map(elements).sum();
-        fixed && (spreads(&node.op) || n_elements <= SMALL.max(held))
+        let quick = || {
+            let cost = Cost::of_node(program, node);
+            let long = matches!(&node.op, Op::Scan(scan) if scan.length > LONGEST_SCAN);
+            cost.operations.saturating_add(cost.read).saturating_add(cost.written) <= MOST_WORK
+                && !long
+        };
+        fixed && quick() && (spreads(&node.op) || n_elements <= SMALL.max(held))
     }
 
     /// The known values that something unknown needs and that are worth storing.

@@ -1,11 +1,13 @@
 //! Dead code, common subexpressions, constant folding, simplification.
 
+use std::error::Error;
+
 use expect_test::expect;
 
 use super::super::interpreter::Interpreter;
-use super::super::{dead_code, fold_constants, simplify, subexpressions};
+use super::super::{Evaluate, dead_code, fold_constants, simplify, subexpressions};
 use super::{check, same_results};
-use crate::{Binary, Builder, DType, Op, Program, Unary};
+use crate::{Binary, Builder, DType, Op, Program, Tensor, Unary};
 
 #[test]
 fn what_nobody_needs_is_dropped_but_the_signature_stays() {
@@ -368,4 +370,31 @@ fn bodies_are_simplified_too() {
     let after = simplify(&before).unwrap();
     same_results(&before, &after);
     assert!(!after.any_op(&mut |op| *op == Op::Binary(Binary::Mul)));
+}
+
+#[test]
+fn a_folded_result_leaves_the_others_of_its_operation_alone() {
+    let program: Program = r#"program t {
+        %x = input {name: "x"} : f32[2]
+        %c = constant {list: [1.0, 2.0, 3.0, 4.0]} : f32[2, 2]
+        %s = constant {list: [1.0, 2.0]} : f32[2]
+        %y, %m, %r = layer_norm %c, %s, %s {epsilon: 0.1} : f32[2, 2], f32[2], f32[2]
+        %t = tanh %y : f32[2, 2]
+        %u = reduce %t {kind: sum, axes: [0]} : f32[2]
+        %a = add %x, %u : f32[2]
+        %b = add %x, %m : f32[2]
+        output a = %a
+        output b = %b
+    }"#
+    .parse()
+    .unwrap();
+    struct Zeros;
+    impl Evaluate for Zeros {
+        fn evaluate(&self, p: &Program) -> Result<Vec<Tensor>, Box<dyn Error + Send + Sync>> {
+            let zeros = |output: &crate::Output| Tensor::filled(p.ty(output.value).clone(), 0.0);
+            Ok(p.outputs().iter().map(zeros).collect::<Result<_, _>>()?)
+        }
+    }
+    let folded = fold_constants(&program, &Zeros).unwrap();
+    assert!(!folded.any_op(&mut |op| op.name() == "layer_norm"), "{folded}");
 }
