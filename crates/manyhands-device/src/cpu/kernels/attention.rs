@@ -142,6 +142,9 @@ impl<'a> Head<'a> {
     }
 
     /// This head's rows from token `i` on.
+    ///
+    /// # Safety
+    /// The kernel that calls it vouches for pointers and sizes.
     #[inline(always)]
     unsafe fn rows(self, tokens: Tokens, i: usize) -> Strided {
         let at = self.batch * tokens.batch + i * tokens.row + self.first;
@@ -149,6 +152,8 @@ impl<'a> Head<'a> {
         Strided { ptr: unsafe { tokens.ptr.add(at) }, row: tokens.row, col: 1 }
     }
 
+    /// # Safety
+    /// The kernel that calls it vouches for pointers and sizes.
     #[inline(always)]
     unsafe fn rows_mut(self, tokens: TokensMut, i: usize) -> *mut f32 {
         // SAFETY: as for `rows`.
@@ -156,6 +161,9 @@ impl<'a> Head<'a> {
     }
 
     /// Copies keys or values turned: `depth` rows of all keys.
+    ///
+    /// # Safety
+    /// The kernel that calls it vouches for pointers and sizes.
     #[inline(always)]
     unsafe fn turn<L: Lanes>(self, l: L, tokens: Tokens, to: *mut f32) {
         // SAFETY: the rows are this head's; scratch has the length.
@@ -167,6 +175,9 @@ impl<'a> Head<'a> {
     }
 
     /// `rows` (from token `i` on) times the turned keys or values, for the first `n_seen` of them.
+    ///
+    /// # Safety
+    /// The kernel that calls it vouches for pointers and sizes.
     #[inline(always)]
     unsafe fn against<L: Lanes>(
         self,
@@ -186,6 +197,9 @@ impl<'a> Head<'a> {
     }
 
     /// The shares of a block of queries: softmax of the scaled scores, zero up to the block's `n_seen`.
+    ///
+    /// # Safety
+    /// The kernel that calls it vouches for pointers and sizes.
     #[inline(always)]
     unsafe fn shares<L: Lanes>(
         self,
@@ -217,6 +231,9 @@ impl<'a> Head<'a> {
     }
 
     /// Sets the scores that the mask forbids to minus infinity; whether any is left.
+    ///
+    /// # Safety
+    /// The kernel that calls it vouches for pointers and sizes.
     #[inline(always)]
     unsafe fn mask_row(self, query: usize, row: *mut f32, n: usize) -> bool {
         let mut sees = false;
@@ -251,6 +268,9 @@ fn blocks(a: &Attention) -> impl Iterator<Item = Block> {
 }
 
 /// C = A B, or C going on with its chains.
+///
+/// # Safety
+/// The kernel that calls it vouches for pointers and sizes.
 #[inline(always)]
 unsafe fn product<L: Lanes>(
     l: L,
@@ -282,6 +302,7 @@ struct Forward<'a> {
 impl Kernel for Forward<'_> {
     type Output = ();
 
+    // SAFETY: whoever runs the kernel vouches for its arguments.
     #[inline(always)]
     unsafe fn run<L: Lanes>(self, l: L) {
         let a = self.a;
@@ -317,6 +338,7 @@ struct Backward<'a> {
 impl Kernel for Backward<'_> {
     type Output = ();
 
+    // SAFETY: whoever runs the kernel vouches for its arguments.
     #[inline(always)]
     unsafe fn run<L: Lanes>(self, l: L) {
         let a = self.a;
@@ -363,6 +385,9 @@ impl Kernel for Backward<'_> {
 impl Head<'_> {
     /// Goes on with the chains over queries of `to`, a gradient of keys or values: of the first `n_begun` rows, the others
     /// up to the block's `n_seen` beginning here.
+    ///
+    /// # Safety
+    /// The kernel that calls it vouches for pointers and sizes.
     #[inline(always)]
     unsafe fn over_queries<L: Lanes>(
         self,
@@ -386,6 +411,9 @@ impl Head<'_> {
 }
 
 /// Turns the gradient of query `i`'s shares into that of its scores, zero up to the block's `n_seen`.
+///
+/// # Safety
+/// The kernel that calls it vouches for pointers and sizes.
 #[inline(always)]
 unsafe fn dscore_row<L: Lanes>(
     l: L,

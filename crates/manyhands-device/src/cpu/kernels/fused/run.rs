@@ -60,6 +60,7 @@ struct Walk<'a> {
 impl Kernel for Walk<'_> {
     type Output = ();
 
+    // SAFETY: whoever runs the kernel vouches for its arguments.
     #[inline(always)]
     unsafe fn run<L: Lanes>(self, l: L) {
         let schedule = self.schedule;

@@ -251,6 +251,7 @@ struct Loop<'a, S> {
 impl<S: Superoperator> Kernel for Loop<'_, S> {
     type Output = ();
 
+    // SAFETY: whoever runs the kernel vouches for its arguments.
     #[inline(always)]
     unsafe fn run<L: Lanes>(self, l: L) {
         let Loop { table, instruction, n, meaning: PhantomData } = self;

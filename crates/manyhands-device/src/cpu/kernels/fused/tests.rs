@@ -15,6 +15,7 @@ struct OneUnary(Unary, f32);
 impl Kernel for OneUnary {
     type Output = f32;
 
+    // SAFETY: whoever runs the kernel vouches for its arguments.
     #[inline(always)]
     unsafe fn run<L: Lanes>(self, l: L) -> f32 {
         // SAFETY: called by `Isa::run`.
@@ -27,6 +28,7 @@ struct OnePower(f32, f32);
 impl Kernel for OnePower {
     type Output = f32;
 
+    // SAFETY: whoever runs the kernel vouches for its arguments.
     #[inline(always)]
     unsafe fn run<L: Lanes>(self, l: L) -> f32 {
         // SAFETY: called by `Isa::run`.

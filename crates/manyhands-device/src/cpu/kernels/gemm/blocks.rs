@@ -101,6 +101,9 @@ impl<'a> Blocks<'a> {
     }
 
     /// Copies the rows of a block where the plan says so, and tells where tiles find them.
+    ///
+    /// # Safety
+    /// The kernel that calls it vouches for pointers and sizes.
     #[inline(always)]
     unsafe fn block_rows<L: Lanes>(&self, l: L, block: &Block, deal: &Deal) -> Strided {
         let to = self.rows_scratch;
@@ -129,6 +132,9 @@ impl<'a> Blocks<'a> {
     }
 
     /// One block: rows that stay in cache, times all panels of the block's columns.
+    ///
+    /// # Safety
+    /// The kernel that calls it vouches for pointers and sizes.
     #[inline(always)]
     unsafe fn block<L: Lanes>(&self, l: L, block: Block) {
         let (plan, width) = (self.plan, L::TILE_VECTORS * WIDTH);
@@ -187,6 +193,9 @@ impl<'a> Blocks<'a> {
     }
 
     /// Points tile number `t` of a panel to its columns, from `j` on in the block.
+    ///
+    /// # Safety
+    /// The kernel that calls it vouches for pointers and sizes.
     #[inline(always)]
     unsafe fn tile_columns(
         &self,
@@ -212,6 +221,9 @@ impl<'a> Blocks<'a> {
     }
 
     /// A tile of C turned: computed aside, then turned, finished and stored. Column `first_n` on of C, row `first_m` on.
+    ///
+    /// # Safety
+    /// The kernel that calls it vouches for pointers and sizes.
     #[inline(always)]
     unsafe fn turned_tile<L: Lanes>(&self, l: L, mut tile: Tile, first_n: usize, first_m: usize) {
         let mut aside = [0.0f32; MAX_ROWS * MAX_VECTORS * WIDTH];
@@ -244,6 +256,7 @@ struct CopyPanels {
 impl Kernel for CopyPanels {
     type Output = ();
 
+    // SAFETY: whoever runs the kernel vouches for its arguments.
     #[inline(always)]
     unsafe fn run<L: Lanes>(self, l: L) {
         let width = L::TILE_VECTORS * WIDTH;
@@ -265,6 +278,7 @@ struct StoreTurned {
 impl Kernel for StoreTurned {
     type Output = ();
 
+    // SAFETY: whoever runs the kernel vouches for its arguments.
     #[inline(always)]
     unsafe fn run<L: Lanes>(self, l: L) {
         let StoreTurned { finish, n_columns: n, .. } = self;

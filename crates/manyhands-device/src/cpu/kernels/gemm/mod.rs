@@ -93,6 +93,7 @@ struct Planner<'a>(&'a Gemm, Part);
 impl Kernel for Planner<'_> {
     type Output = Plan;
 
+    // SAFETY: whoever runs the kernel vouches for its arguments.
     #[inline(always)]
     unsafe fn run<L: Lanes>(self, _: L) -> Plan {
         Plan::new(self.0, self.1, L::TILE_ROWS, L::TILE_VECTORS)
@@ -108,6 +109,7 @@ struct Product<'a> {
 impl Kernel for Product<'_> {
     type Output = ();
 
+    // SAFETY: whoever runs the kernel vouches for its arguments.
     #[inline(always)]
     unsafe fn run<L: Lanes>(self, l: L) {
         // SAFETY: as the caller's of `gemm`.
@@ -145,6 +147,7 @@ pub(super) struct InPlace<'a>(pub(super) &'a Gemm);
 impl Kernel for InPlace<'_> {
     type Output = ();
 
+    // SAFETY: whoever runs the kernel vouches for its arguments.
     #[inline(always)]
     unsafe fn run<L: Lanes>(self, l: L) {
         let plan = Plan::in_place(self.0, L::TILE_ROWS, L::TILE_VECTORS);
@@ -167,6 +170,7 @@ pub(super) struct Copy {
 impl Kernel for Copy {
     type Output = ();
 
+    // SAFETY: whoever runs the kernel vouches for its arguments.
     #[inline(always)]
     unsafe fn run<L: Lanes>(self, l: L) {
         // SAFETY: the caller's word on the block.

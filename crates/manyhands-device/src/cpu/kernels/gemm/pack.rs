@@ -109,6 +109,9 @@ pub(super) unsafe fn copy_panels<L: Lanes>(
 }
 
 /// [`copy`] of a source whose columns are contiguous, sixteen by sixteen turned in registers.
+///
+/// # Safety
+/// The kernel that calls it vouches for pointers and sizes.
 #[inline(always)]
 unsafe fn copy_turned<L: Lanes>(
     l: L,

@@ -65,6 +65,9 @@ impl Tile {
 }
 
 /// Calls the instance for the tile's number of rows.
+///
+/// # Safety
+/// The kernel that calls it vouches for pointers and sizes.
 #[inline(always)]
 unsafe fn by_rows<L: Lanes, const VECTORS: usize, const FULL: bool, const PACK: bool>(
     l: L,
@@ -94,6 +97,7 @@ impl<const ROWS: usize, const VECTORS: usize, const FULL: bool, const PACK: bool
 {
     type Output = ();
 
+    // SAFETY: whoever runs the kernel vouches for its arguments.
     #[inline(always)]
     unsafe fn run<L: Lanes>(self, l: L) {
         let tile = self.0;
@@ -157,6 +161,9 @@ impl<const ROWS: usize, const VECTORS: usize, const FULL: bool, const PACK: bool
 
 impl Tile {
     /// Applies what follows the chains and stores the tile.
+    ///
+    /// # Safety
+    /// The kernel that calls it vouches for pointers and sizes.
     #[inline(always)]
     unsafe fn end<L: Lanes, const ROWS: usize, const VECTORS: usize, const FULL: bool>(
         &self,

@@ -197,6 +197,7 @@ struct AddRows {
 impl Kernel for AddRows {
     type Output = ();
 
+    // SAFETY: whoever runs the kernel vouches for its arguments.
     #[inline(always)]
     unsafe fn run<L: Lanes>(self, l: L) {
         let Around { outer, size, inner, n_indices, .. } = self.around;

@@ -47,6 +47,7 @@ pub(super) struct TileKernel<'a, T> {
 impl<T: Copy> Kernel for TileKernel<'_, T> {
     type Output = ();
 
+    // SAFETY: whoever runs the kernel vouches for its arguments.
     #[inline(always)]
     unsafe fn run<L: Lanes>(self, l: L) {
         let Tiles { rows, columns, from, to } = *self.tiles;
