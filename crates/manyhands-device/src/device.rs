@@ -12,11 +12,11 @@ use crate::error::DeviceError;
 
 /// A compiled program of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ExecutableId(pub(crate) u32);
+pub struct ExecutableId(pub(crate) u64);
 
 /// A tensor in a device's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct BufferId(pub(crate) u32);
+pub struct BufferId(pub(crate) u64);
 
 /// What a device is, for reports and for the bit contract.
 #[derive(Clone, Debug, PartialEq, Eq)]

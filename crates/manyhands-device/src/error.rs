@@ -9,10 +9,10 @@ use crate::cpu::Fault;
 #[derive(Clone, Debug, Error, PartialEq)]
 #[allow(missing_docs)]
 pub enum DeviceError {
-    #[error("buffer {id} does not exist on this device, or was freed")]
-    NoSuchBuffer { id: u32 },
-    #[error("executable {id} does not exist on this device, or was released")]
-    NoSuchExecutable { id: u32 },
+    #[error("buffer {id:x} does not exist on this device, or was freed")]
+    NoSuchBuffer { id: u64 },
+    #[error("executable {id:x} does not exist on this device, or was released")]
+    NoSuchExecutable { id: u64 },
     #[error("the buffer {ty} takes {expected} bytes, but {found} were given")]
     BufferLength { ty: TensorType, expected: usize, found: usize },
     #[error("program \"{program}\" takes {expected} {what}s, but {found} were given")]
@@ -26,9 +26,9 @@ pub enum DeviceError {
         found: TensorType,
     },
     #[error(
-        "buffer {id} is written by one use in a run and used by another; give each its own buffer"
+        "buffer {id:x} is written by one use in a run and used by another; give each its own buffer"
     )]
-    SharedBuffer { id: u32 },
+    SharedBuffer { id: u64 },
     #[error("`{op}` in program \"{program}\"{place}: {fault}")]
     Data { program: String, op: String, place: String, fault: Fault },
     #[error("`{op}` sums over grains, which a device runs as two programs: split it first")]

@@ -15,6 +15,7 @@ mod lower;
 mod math;
 mod memory;
 mod simd;
+mod table;
 mod team;
 
 pub use self::kernels::fault::Fault;
@@ -28,6 +29,7 @@ use self::aligned::AlignedBytes;
 use self::compile::Compiled;
 use self::instruction::{Account, Context, Halt};
 use self::kernels::Part;
+use self::table::Table;
 use self::team::{Barrier, Team};
 use crate::device::{BufferId, Device, DeviceDescription, ExecutableId, Launch, MemoryPlan};
 use crate::error::DeviceError;
@@ -44,8 +46,8 @@ pub struct CpuDevice {
     team: Team,
     /// Where all threads meet when they work on one launch.
     barrier: Barrier,
-    executables: Vec<Option<Compiled>>,
-    buffers: Vec<Option<Buffer>>,
+    executables: Table<Compiled>,
+    buffers: Table<Buffer>,
     /// One per launch that can run side by side.
     lanes: Vec<Lane>,
     /// One per thread.
@@ -114,8 +116,8 @@ impl CpuDevice {
             team: Team::new(n_threads)
                 .map_err(|error| DeviceError::NoThreads { n_threads, reason: error.to_string() })?,
             barrier: Barrier::new(n_threads),
-            executables: Vec::new(),
-            buffers: Vec::new(),
+            executables: Table::new(),
+            buffers: Table::new(),
             lanes: (0..n_lanes).map(|_| lane()).collect(),
             desks: (0..n_threads).map(|_| Desk::default()).collect(),
             n_runs: 0,
@@ -127,22 +129,22 @@ impl CpuDevice {
         let n_threads = self.team.n_threads();
         let counts = [n_threads / self.lanes.len(), n_threads];
         let compiled = Compiled::new(program, self.isa, counts)?;
-        Ok(ExecutableId(keep(&mut self.executables, compiled)))
+        Ok(ExecutableId(self.executables.insert(compiled)))
     }
 
     fn executable(&self, id: ExecutableId) -> Result<&Compiled, DeviceError> {
-        let found = self.executables.get(id.0 as usize).and_then(Option::as_ref);
+        let found = self.executables.get(id.0);
         found.ok_or(DeviceError::NoSuchExecutable { id: id.0 })
     }
 
     fn buffer(&self, id: BufferId) -> Result<&Buffer, DeviceError> {
-        let found = self.buffers.get(id.0 as usize).and_then(Option::as_ref);
+        let found = self.buffers.get(id.0);
         found.ok_or(DeviceError::NoSuchBuffer { id: id.0 })
     }
 
     /// Gets a lane ready for a launch: memory, checked buffers, and their addresses.
     fn bind(&mut self, lane_idx: usize, launch: &Launch) -> Result<(), DeviceError> {
-        let found = self.executables.get(launch.executable.0 as usize).and_then(Option::as_ref);
+        let found = self.executables.get(launch.executable.0);
         let compiled = found.ok_or(DeviceError::NoSuchExecutable { id: launch.executable.0 })?;
         let lane = &mut self.lanes[lane_idx];
         grow(&mut lane.arena, compiled.arena_bytes, "values between operations")?;
@@ -159,7 +161,7 @@ impl CpuDevice {
                 return Err(DeviceError::ArgumentCount { program, what, expected, found });
             }
             for (idx, (id, ty)) in ids.iter().zip(types).enumerate() {
-                let found = self.buffers.get_mut(id.0 as usize).and_then(Option::as_mut);
+                let found = self.buffers.get_mut(id.0);
                 let buffer = found.ok_or(DeviceError::NoSuchBuffer { id: id.0 })?;
                 if buffer.ty != *ty {
                     return Err(DeviceError::ArgumentType {
@@ -203,7 +205,7 @@ impl CpuDevice {
         self.team.run(&|thread_idx| {
             let Some(launch) = launches.get(thread_idx / threads_each) else { return };
             let lane = &lanes[thread_idx / threads_each];
-            let compiled = executables[launch.executable.0 as usize].as_ref();
+            let compiled = executables.get(launch.executable.0);
             let compiled = compiled.expect("the launch was bound");
             // SAFETY: every thread takes the desk with its own index, which is there.
             let desk = unsafe { desks.take(thread_idx) };
@@ -245,16 +247,6 @@ fn grow(own: &mut AlignedBytes, bytes: usize, what: &'static str) -> Result<(), 
     Ok(())
 }
 
-/// Puts something into a table and gives its index. A slot given up is used again, so that tables do not grow for ever.
-fn keep<T>(table: &mut Vec<Option<T>>, kept: T) -> u32 {
-    let idx = table.iter().position(Option::is_none).unwrap_or(table.len());
-    match table.get_mut(idx) {
-        Some(slot) => *slot = Some(kept),
-        None => table.push(Some(kept)),
-    }
-    idx as u32
-}
-
 /// The desks, each taken by its own thread during a run.
 struct Desks(*mut Desk);
 
@@ -291,9 +283,8 @@ impl Device for CpuDevice {
     }
 
     fn release(&mut self, executable: ExecutableId) -> Result<(), DeviceError> {
-        self.executable(executable)?;
-        self.executables[executable.0 as usize] = None;
-        Ok(())
+        let removed = self.executables.remove(executable.0);
+        removed.map(drop).ok_or(DeviceError::NoSuchExecutable { id: executable.0 })
     }
 
     fn allocate(&mut self, ty: &TensorType) -> Result<BufferId, DeviceError> {
@@ -301,13 +292,12 @@ impl Device for CpuDevice {
         let bytes = AlignedBytes::zeroed(n_bytes)
             .ok_or(DeviceError::OutOfMemory { what: "a buffer", bytes: n_bytes })?;
         let buffer = Buffer { ty: ty.clone(), bytes, used: (0, false) };
-        Ok(BufferId(keep(&mut self.buffers, buffer)))
+        Ok(BufferId(self.buffers.insert(buffer)))
     }
 
     fn free(&mut self, buffer: BufferId) -> Result<(), DeviceError> {
-        self.buffer(buffer)?;
-        self.buffers[buffer.0 as usize] = None;
-        Ok(())
+        let removed = self.buffers.remove(buffer.0);
+        removed.map(drop).ok_or(DeviceError::NoSuchBuffer { id: buffer.0 })
     }
 
     fn buffer_type(&self, buffer: BufferId) -> Result<TensorType, DeviceError> {
@@ -315,7 +305,7 @@ impl Device for CpuDevice {
     }
 
     fn write(&mut self, buffer: BufferId, bytes: &[u8]) -> Result<(), DeviceError> {
-        let found = self.buffers.get_mut(buffer.0 as usize).and_then(Option::as_mut);
+        let found = self.buffers.get_mut(buffer.0);
         let own = found.ok_or(DeviceError::NoSuchBuffer { id: buffer.0 })?;
         check_length(&own.ty, bytes.len())?;
         if own.ty.dtype == DType::Bool && bytes.iter().any(|&byte| byte > 1) {

@@ -271,24 +271,11 @@ macro_rules! float {
 
 float!(f64, F64, |value| value);
 float!(f32, F32, |value| value as f32);
-float!(f16, F16, |value| f16::from_f32_const(real_to_odd(value)));
-float!(bf16, Bf16, |value| bf16::from_f32_const(real_to_odd(value)));
+float!(f16, F16, <f16 as manyhands_program::Element>::from_f64);
+float!(bf16, Bf16, <bf16 as manyhands_program::Element>::from_f64);
 
-/// To f32, where an inexact value goes to its neighbour with an odd last bit: rounding that again
-/// to a still narrower type is then the same as rounding once. (`half` rounds twice from f64, not
-/// even alike on every machine.)
-fn real_to_odd(value: f64) -> f32 {
-    let near = value as f32;
-    let back = f64::from(near);
-    if back == value || value.is_nan() || near.to_bits() & 1 == 1 {
-        return near;
-    }
-    // The bits of floats of one sign are ordered like their sizes.
-    let outwards = value.abs() > back.abs();
-    f32::from_bits(if outwards { near.to_bits() + 1 } else { near.to_bits() - 1 })
-}
-
-/// To f64 in the same manner, for what i64 holds beyond 53 bits.
+/// To f64, where an inexact value goes to its neighbour with an odd last bit, so that rounding it again is the same as
+/// rounding once: for what i64 holds beyond 53 bits.
 fn integer_to_odd(value: i64) -> f64 {
     const DROPPED: i64 = (1 << 11) - 1;
     if value.unsigned_abs() <= 1 << 53 || value & DROPPED == 0 {
