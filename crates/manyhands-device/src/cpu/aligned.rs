@@ -6,8 +6,8 @@
 
 use memmap2::MmapMut;
 
-/// Memory from this size on gets its own mapping.
-const LARGE: usize = 1 << 20;
+/// Memory from this size on gets its own mapping: 1.5 MiB, so that what rounding up to a huge page wastes stays small.
+const LARGE: usize = 3 << 19;
 
 /// The size of a huge page on the machines that matter; a wrong guess costs nothing but speed.
 const HUGE_PAGE: usize = 2 << 20;
