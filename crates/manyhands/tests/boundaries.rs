@@ -9,8 +9,9 @@ use std::path::Path;
 /// For each crate, the crates of this workspace that it may use.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("manyhands-program", &[]),
+    ("manyhands-data", &[]),
     ("manyhands-device", &["manyhands-program"]),
-    ("manyhands", &["manyhands-device", "manyhands-program"]),
+    ("manyhands", &["manyhands-data", "manyhands-device", "manyhands-program"]),
     ("manyhands-cli", &["manyhands"]),
 ];
 
