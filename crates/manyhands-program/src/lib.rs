@@ -57,7 +57,7 @@ pub use op::{
     Addend, AttentionSpec, Binary, Comparison, CondSpec, Distribution, Init, Op, Pooling,
     Reduction, Role, SQUARE_BLOCK, ScanSpec, Unary, Window,
 };
-pub use optimizer::{Adagrad, Adam, AdamW, Clip, Lamb, Optimizer, RmsProp, Sgd};
+pub use optimizer::{Adagrad, Adam, AdamW, Clip, Lamb, Optimizer, RmsProp, Sgd, UpdateRule};
 pub use partials::{
     Join, Partial, Partials, is_sum, joining, partial_sum_name, partials, split_point, sum_name,
 };
@@ -69,4 +69,4 @@ pub use passes::{
 pub use program::{Node, Output, Program, Update, ValueId};
 pub use shape::{MAX_ELEMENTS, Shape, TensorType};
 pub use tensor::{Element, Tensor};
-pub use training::{LOSS, RATE, RunningStatistics, STEP, Training};
+pub use training::{LOSS, RATE, RunningStatistics, STEP, Training, add_training_step};

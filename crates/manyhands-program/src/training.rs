@@ -9,7 +9,7 @@ use crate::builder::{Builder, Value};
 use crate::dtype::DType;
 use crate::error::ProgramError;
 use crate::op::Role;
-use crate::optimizer::{Clip, Optimizer, setting};
+use crate::optimizer::{Clip, Optimizer, UpdateRule, setting};
 use crate::program::{Program, ValueId};
 use crate::shape::Shape;
 
@@ -32,9 +32,7 @@ pub struct Training {
 }
 
 impl Training {
-    /// Adds a training step to a program: gradients of `loss_sum` with respect to every weight that it depends on, summed
-    /// over grains, divided by the total of `divisor` (a scalar: the samples, tokens or weights of a grain), clipped, and
-    /// turned into updates. The program gets the f32 inputs `rate` and `step` and the output `loss`.
+    /// As [`add_training_step`], with these settings.
     #[track_caller]
     pub fn add_step(
         &self,
@@ -42,35 +40,49 @@ impl Training {
         loss_sum: &Value,
         divisor: &Value,
     ) -> Result<(), ProgramError> {
-        self.optimizer.check()?;
-        let resolve = |value| builder.resolve(value);
-        let foreign = |problem| builder.foreign("training step", problem);
-        let loss = resolve(loss_sum).map_err(foreign)?;
-        resolve(divisor).map_err(foreign)?;
-        if divisor.shape().rank() != 0 {
-            let (what, found) = ("the divisor of a loss", divisor.ty().to_string());
-            return Err(ProgramError::Setting { what, expected: "a scalar", found });
-        }
-        let weights = builder.inspect(|program| weights_behind(program, loss));
-        let weights: Vec<Value> = weights.into_iter().map(|id| builder.value(id)).collect();
-        let uses = builder.gradients_per_use(loss_sum, &weights.iter().collect::<Vec<_>>())?;
-        let total_loss = loss_sum.grain_sum()?;
-        let total_divisor = divisor.grain_sum()?.cast(loss_sum.dtype())?;
-        let inverse = (1.0 / &total_divisor)?;
-        let mut gradients = Vec::with_capacity(weights.len());
-        for (weight, uses) in weights.iter().zip(&uses) {
-            gradients.push((summed(uses)? * inverse.cast(weight.dtype())?)?);
-        }
-        if let Some(clip) = &self.clip {
-            gradients = clip.apply(&gradients)?;
-        }
-        let rate = builder.input(RATE, DType::F32, Shape::scalar())?;
-        let step = builder.input(STEP, DType::F32, Shape::scalar())?;
-        for (weight, gradient) in weights.iter().zip(&gradients) {
-            self.optimizer.update(builder, weight, gradient, &rate, &step)?;
-        }
-        builder.output(LOSS, &(total_loss / total_divisor)?)
+        add_training_step(builder, &self.optimizer, self.clip, loss_sum, divisor)
     }
+}
+
+/// Adds a training step to a program: gradients of `loss_sum` with respect to every weight that it depends on, summed
+/// over grains, divided by the total of `divisor` (a scalar: the samples, tokens or weights of a grain), clipped, and
+/// turned into updates. The program gets the f32 inputs `rate` and `step` and the output `loss`.
+#[track_caller]
+pub fn add_training_step(
+    builder: &Builder,
+    rule: &dyn UpdateRule,
+    clip: Option<Clip>,
+    loss_sum: &Value,
+    divisor: &Value,
+) -> Result<(), ProgramError> {
+    rule.check()?;
+    let resolve = |value| builder.resolve(value);
+    let foreign = |problem| builder.foreign("training step", problem);
+    let loss = resolve(loss_sum).map_err(foreign)?;
+    resolve(divisor).map_err(foreign)?;
+    if divisor.shape().rank() != 0 {
+        let (what, found) = ("the divisor of a loss", divisor.ty().to_string());
+        return Err(ProgramError::Setting { what, expected: "a scalar", found });
+    }
+    let weights = builder.inspect(|program| weights_behind(program, loss));
+    let weights: Vec<Value> = weights.into_iter().map(|id| builder.value(id)).collect();
+    let uses = builder.gradients_per_use(loss_sum, &weights.iter().collect::<Vec<_>>())?;
+    let total_loss = loss_sum.grain_sum()?;
+    let total_divisor = divisor.grain_sum()?.cast(loss_sum.dtype())?;
+    let inverse = (1.0 / &total_divisor)?;
+    let mut gradients = Vec::with_capacity(weights.len());
+    for (weight, uses) in weights.iter().zip(&uses) {
+        gradients.push((summed(uses)? * inverse.cast(weight.dtype())?)?);
+    }
+    if let Some(clip) = clip {
+        gradients = clip.apply(&gradients)?;
+    }
+    let rate = builder.input(RATE, DType::F32, Shape::scalar())?;
+    let step = builder.input(STEP, DType::F32, Shape::scalar())?;
+    for (weight, gradient) in weights.iter().zip(&gradients) {
+        rule.update(builder, weight, gradient, &rate, &step)?;
+    }
+    builder.output(LOSS, &(total_loss / total_divisor)?)
 }
 
 /// Each use of a weight is summed over grains by itself; the totals are added in program order.

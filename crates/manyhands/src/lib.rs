@@ -4,13 +4,25 @@
 //! strategies come on top.
 
 pub mod bench;
+pub mod catalog;
+mod choice;
 mod error;
 mod initial;
+pub mod job;
+pub mod layers;
+pub mod losses;
+pub mod metrics;
+mod registry;
+pub mod schedules;
 
+pub use choice::Choice;
 pub use error::Error;
 pub use initial::initial_value;
+pub use job::Job;
+pub use manyhands_data as data;
 pub use manyhands_device as device;
 pub use manyhands_program as program;
+pub use registry::Registry;
 
 /// The code of README.md, run as a test.
 #[cfg(doctest)]

@@ -1,5 +1,6 @@
 //! Clipping: gradients that are too large are cut or scaled down before the update sees them.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::setting;
@@ -9,7 +10,7 @@ use crate::error::ProgramError;
 use crate::op::Op;
 
 /// How gradients are kept small.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Clip {
     /// Each element lies between minus and plus the value.

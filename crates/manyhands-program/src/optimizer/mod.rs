@@ -9,16 +9,37 @@ mod rules;
 
 pub use clip::Clip;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::builder::{Builder, Value};
 use crate::error::ProgramError;
 
+/// How one parameter follows its gradient: what an optimizer is to a training step. Implement it for an own optimizer.
+pub trait UpdateRule: Send + Sync {
+    /// The rate, unless a schedule says otherwise.
+    fn rate(&self) -> f64;
+
+    /// Checks the settings.
+    fn check(&self) -> Result<(), ProgramError>;
+
+    /// Adds the update of one parameter. `rate` and `step` are f32 scalars; the first step is 1. State is kept in
+    /// parameters with [`Role::Slot`](crate::Role::Slot) named after the parameter, such as `w/momentum`.
+    fn update(
+        &self,
+        builder: &Builder,
+        parameter: &Value,
+        gradient: &Value,
+        rate: &Value,
+        step: &Value,
+    ) -> Result<(), ProgramError>;
+}
+
 /// Declares the settings of an optimizer with the default of each beside it.
 macro_rules! settings {
     ($(#[$meta:meta])* $name:ident { $($(#[$fmeta:meta])* $field:ident: $ty:ty = $default:expr),* $(,)? }) => {
         $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+        #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
         #[serde(default, deny_unknown_fields)]
         pub struct $name { $($(#[$fmeta])* pub $field: $ty),* }
 
@@ -125,7 +146,7 @@ settings! {
 }
 
 /// How parameters follow their gradients.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)]
 pub enum Optimizer {
@@ -209,6 +230,27 @@ impl Optimizer {
             Optimizer::Lamb(own) => target.lamb(own)?,
         };
         builder.update(parameter, &next)
+    }
+}
+
+impl UpdateRule for Optimizer {
+    fn rate(&self) -> f64 {
+        Optimizer::rate(self)
+    }
+
+    fn check(&self) -> Result<(), ProgramError> {
+        Optimizer::check(self)
+    }
+
+    fn update(
+        &self,
+        builder: &Builder,
+        parameter: &Value,
+        gradient: &Value,
+        rate: &Value,
+        step: &Value,
+    ) -> Result<(), ProgramError> {
+        Optimizer::update(self, builder, parameter, gradient, rate, step)
     }
 }
 

@@ -1,0 +1,190 @@
+//! A job: what the user asks for, as data. TOML, JSON and the Rust builder all make this struct, and its doc comments are
+//! the documentation of every key (`manyhands help job`, docs/job.md).
+
+use manyhands_data::DataSpec;
+use manyhands_program::Clip;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::choice::Choice;
+
+/// What to train, on what, how and with how many workers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Job {
+    /// Where the data is and how it is read.
+    pub data: DataSpec,
+    /// What is trained.
+    pub model: ModelSpec,
+    /// How it is trained.
+    #[serde(default)]
+    pub train: TrainSpec,
+    /// On how many workers, and how they share the work. Left out: measured, and said with the reason.
+    #[serde(default)]
+    pub distribute: DistributeSpec,
+    /// What is written, and when.
+    #[serde(default)]
+    pub output: OutputSpec,
+}
+
+/// What is trained: a list of layers, or nodes that name their inputs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ModelSpec {
+    /// Layers, each fed by the one before: `["dense 512 relu", "dense 10"]`. See `manyhands help layers`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<Choice>,
+    /// Nodes of a graph of layers; the last is the output.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub node: Vec<NodeSpec>,
+}
+
+/// One node of a model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NodeSpec {
+    /// Its name, by which others take it as input; also the name of its weights.
+    pub name: String,
+    /// The layer: `"dense 512 relu"`, `"add"`, `"concatenate"`, ...
+    pub layer: Choice,
+    /// What goes in: names of nodes or of inputs of the data (`features`, `tokens`, a column). The node before unless said.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inputs: Vec<String>,
+}
+
+/// How a model is trained.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TrainSpec {
+    /// What is made small. See `manyhands help losses`.
+    pub loss: Choice,
+    /// How weights follow their gradients: `{ adam = { rate = 0.001 } }`. See `manyhands help optimizers`.
+    pub optimizer: Choice,
+    /// How the rate changes over the steps. See `manyhands help schedules`.
+    pub schedule: Choice,
+    /// Steps over which the rate first rises from zero.
+    pub warm_up: usize,
+    /// How gradients are kept small: `{ value = 1.0 }` or `{ global_norm = 1.0 }`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clip: Option<Clip>,
+    /// Samples per step, over all workers.
+    pub batch: usize,
+    /// Samples per grain, the unit of work that is given to workers. A batch is eight grains unless said, fewer where a grain
+    /// would have under 16 samples.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grain: Option<usize>,
+    /// How often each sample is visited.
+    pub epochs: usize,
+    /// Ends training after so many steps, if that is earlier.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<usize>,
+    /// What is measured on the validation and the test data. See `manyhands help metrics`.
+    pub metrics: Vec<Choice>,
+    /// The number that all randomness follows from.
+    pub seed: u64,
+    /// How much each class weighs in the loss: `"balanced"`, or a table from class to weight.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class_weights: Option<ClassWeights>,
+    /// Ends training when nothing gets better.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub early_stopping: Option<EarlyStopping>,
+    /// Whether the model that did best on the validation data is the result, instead of the last.
+    pub keep_best: bool,
+    /// What "best" is judged by: `loss`, or the name of a metric. Measured on the validation data.
+    pub monitor: String,
+}
+
+impl Default for TrainSpec {
+    fn default() -> TrainSpec {
+        TrainSpec {
+            loss: Choice::from("cross_entropy"),
+            optimizer: Choice::from("adam"),
+            schedule: Choice::from("constant"),
+            warm_up: 0,
+            clip: None,
+            batch: 128,
+            grain: None,
+            epochs: 5,
+            steps: None,
+            metrics: Vec::new(),
+            seed: 1,
+            class_weights: None,
+            early_stopping: None,
+            keep_best: false,
+            monitor: "loss".to_string(),
+        }
+    }
+}
+
+/// How much each class weighs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum ClassWeights {
+    /// `"balanced"`: inversely to how often a class occurs in the training part.
+    Balanced(Balanced),
+    /// Weights by class; 1 where a class is not named.
+    Table(std::collections::BTreeMap<String, f64>),
+}
+
+/// The word `balanced`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Balanced {
+    /// Inversely to how often a class occurs.
+    Balanced,
+}
+
+/// When to stop early.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EarlyStopping {
+    /// Epochs without an improvement before training ends.
+    pub patience: usize,
+    /// How much better counts as an improvement.
+    #[serde(default)]
+    pub least: f64,
+}
+
+/// On how many workers, and how they share the work.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DistributeSpec {
+    /// How workers share the work.
+    pub strategy: Strategy,
+    /// Workers in this process. One with all cores or one per core, whichever is measured faster, unless said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workers: Option<usize>,
+    /// Threads of each worker. The cores shared out evenly unless said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threads: Option<usize>,
+}
+
+/// How workers share the work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Strategy {
+    /// Each has the whole model and a share of the grains; gradients are summed at every step.
+    #[default]
+    AllReduce,
+}
+
+/// What is written, and when.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct OutputSpec {
+    /// The folder of the results; `--out` overrides it. `runs/` and the name of the job file unless said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub folder: Option<String>,
+    /// A checkpoint is written at the end of every epoch, and when so many seconds have passed since the last.
+    pub checkpoint_seconds: f64,
+    /// How many checkpoints are kept.
+    pub keep: usize,
+    /// Whether TensorBoard event files are written (into `events/`).
+    pub tensorboard: bool,
+}
+
+impl Default for OutputSpec {
+    fn default() -> OutputSpec {
+        OutputSpec { folder: None, checkpoint_seconds: 60.0, keep: 2, tensorboard: true }
+    }
+}
