@@ -14,6 +14,7 @@ pub mod losses;
 pub mod metrics;
 mod registry;
 pub mod schedules;
+pub mod train;
 
 pub use choice::Choice;
 pub use error::Error;
