@@ -39,6 +39,10 @@ pub enum DeviceError {
     NoThreads { n_threads: usize, reason: String },
     #[error("a step has at least one grain and at most {limit}, not {found}")]
     Grains { found: usize, limit: usize },
+    #[error(
+        "the last grain of \"{name}\" is of another program, \"{last}\": after the sums they must be the same"
+    )]
+    LastGrain { name: String, last: String },
     #[error("{what} {idx} does not exist; there are {n}")]
     NoSuchIndex { what: &'static str, idx: usize, n: usize },
     #[error("this machine does not have the {name} instructions")]

@@ -12,4 +12,4 @@ pub use device::{
     BufferId, Device, DeviceDescription, Evaluated, ExecutableId, Launch, MemoryPlan,
 };
 pub use error::DeviceError;
-pub use step::StepExecutor;
+pub use step::{PlanId, StepExecutor};

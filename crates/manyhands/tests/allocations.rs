@@ -47,10 +47,11 @@ fn steps_after_the_first_allocate_nothing() {
         for (n_lanes, threads_each) in setups {
             let program = case.training_program(case.batch() / 4).unwrap();
             let device = CpuDevice::with_lanes(n_lanes, threads_each, Isa::detect()).unwrap();
-            let mut step = StepExecutor::new(Box::new(device), &program, 3, n_lanes).unwrap();
-            step.run().unwrap();
+            let mut step = StepExecutor::new(Box::new(device), n_lanes);
+            let plan = step.add_plan(&program, 3, None).unwrap();
+            step.run(plan).unwrap();
             let before = N_ALLOCATIONS.load(Ordering::Relaxed);
-            step.run().unwrap();
+            step.run(plan).unwrap();
             let allocated = N_ALLOCATIONS.load(Ordering::Relaxed) - before;
             assert_eq!(allocated, 0, "{} with {n_lanes} x {threads_each} threads", case.name());
         }

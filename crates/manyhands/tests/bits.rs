@@ -8,7 +8,7 @@ use manyhands::device::{CpuDevice, Isa, StepExecutor};
 use manyhands::initial_value;
 use manyhands::program::{
     Builder, Clip, DType, Init, Lamb, Op, Optimizer, Program, ProgramError, Role,
-    RunningStatistics, TensorType, Training,
+    RunningStatistics, Tensor, TensorType, Training,
 };
 
 /// How a step is run.
@@ -23,8 +23,20 @@ const ALONE: Setup = Setup { n_lanes: 1, threads_each: 1, isa: Isa::Portable };
 
 /// The bytes of all parameters after three steps.
 fn train(program: &Program, n_classes: usize, n_grains: usize, setup: Setup) -> Vec<u8> {
+    train_with(program, None, n_classes, n_grains, setup)
+}
+
+/// As [`train`], with another program for the last grain of a step.
+fn train_with(
+    program: &Program,
+    last: Option<&Program>,
+    n_classes: usize,
+    n_grains: usize,
+    setup: Setup,
+) -> Vec<u8> {
     let device = CpuDevice::with_lanes(setup.n_lanes, setup.threads_each, setup.isa).unwrap();
-    let mut step = StepExecutor::new(Box::new(device), program, n_grains, setup.n_lanes).unwrap();
+    let mut step = StepExecutor::new(Box::new(device), setup.n_lanes);
+    let plan = step.add_plan(program, n_grains, last).unwrap();
     let names: Vec<String> = program.parameters().map(|(name, ..)| name.to_string()).collect();
     for node in program.nodes() {
         if let Op::Parameter { name, init, .. } = &node.op {
@@ -33,22 +45,23 @@ fn train(program: &Program, n_classes: usize, n_grains: usize, setup: Setup) -> 
             step.set_parameter(name, &value).unwrap();
         }
     }
-    step.write_scalar("rate", 0.01).unwrap();
+    step.write_scalar(plan, "rate", 0.01).unwrap();
     for number in 1..=3u64 {
         for grain in 0..n_grains {
+            let program = last.filter(|_| grain + 1 == n_grains).unwrap_or(program);
             for (name, value) in
                 program.inputs().filter(|(name, _)| *name == "x" || *name == "labels")
             {
                 let ty = program.ty(value);
                 let bytes = batch(&mut step, ty, n_classes, &format!("{name}/{number}/{grain}"));
-                step.write_grain_input(grain, name, &bytes).unwrap();
+                step.write_grain_input(plan, grain, name, &bytes).unwrap();
             }
         }
-        if step.has_input("step") {
-            step.write_scalar("step", number as f32).unwrap();
+        if step.has_input(plan, "step") {
+            step.write_scalar(plan, "step", number as f32).unwrap();
         }
-        step.set_random_context(3, number).unwrap();
-        step.run().unwrap();
+        step.set_random_context(plan, 3, number).unwrap();
+        step.run(plan).unwrap();
     }
     names.iter().flat_map(|name| step.parameter(name).unwrap().bytes().to_vec()).collect()
 }
@@ -84,6 +97,59 @@ fn check_program(program: &Program, n_classes: usize, n_grains: usize, portable:
         let found = train(program, n_classes, n_grains, setup);
         assert!(found == expected, "{} with {setup:?} differs", program.name());
     }
+}
+
+/// The last batch of an epoch has fewer grains, and its last grain is shorter.
+fn check_short(full: &Program, short: &Program, n_classes: usize) {
+    let fast = Setup { isa: Isa::detect(), ..ALONE };
+    for n_grains in 1..=7 {
+        let expected = train_with(full, Some(short), n_classes, n_grains, fast);
+        for (n_lanes, threads_each) in [(1, 2), (2, 1), (3, 1), (5, 1)] {
+            let setup = Setup { n_lanes, threads_each, isa: Isa::detect() };
+            let found = train_with(full, Some(short), n_classes, n_grains, setup);
+            assert!(found == expected, "{} in {n_grains} grains with {setup:?}", full.name());
+        }
+    }
+}
+
+#[test]
+fn a_short_last_grain_trains_to_the_same_bits_everywhere() {
+    let program = |grain| Case::Tiny.training_program(grain).unwrap();
+    check_short(&program(16), &program(5), 10);
+    check_short(&everything(4).unwrap(), &everything(3).unwrap(), 7);
+}
+
+#[test]
+fn one_short_grain_is_the_same_as_a_step_of_that_size() {
+    let fast = Setup { isa: Isa::detect(), ..ALONE };
+    let program = |grain| Case::Tiny.training_program(grain).unwrap();
+    let alone = train(&program(5), 10, 1, fast);
+    assert!(train_with(&program(16), Some(&program(5)), 10, 1, fast) == alone);
+}
+
+#[test]
+fn plans_of_one_executor_share_parameters() {
+    let device = CpuDevice::with_lanes(2, 1, Isa::detect()).unwrap();
+    let mut step = StepExecutor::new(Box::new(device), 2);
+    let train = step.add_plan(&Case::Tiny.training_program(4).unwrap(), 3, None).unwrap();
+    let g = Builder::new("evaluation");
+    let weight = g.weight("dense0/weight", [10, 64], Init::Constant(0.0)).unwrap();
+    let x = g.input("x", DType::F32, [4, 10]).unwrap();
+    g.output("seen", &x.matmul(&weight).unwrap()).unwrap();
+    let evaluate = step.add_plan(&g.finish(), 3, None).unwrap();
+    let ty = TensorType::new(DType::F32, [10, 64]);
+    let ones = Tensor::filled(ty, 1.0).unwrap();
+    step.set_parameter("dense0/weight", &ones).unwrap();
+    for grain in 0..3 {
+        let x = [1.0f32 + grain as f32; 40].map(f32::to_le_bytes);
+        step.write_grain_input(evaluate, grain, "x", x.as_flattened()).unwrap();
+    }
+    step.run(evaluate).unwrap();
+    for grain in 0..3 {
+        let seen = step.grain_output(evaluate, grain, "seen").unwrap().to_f64();
+        assert_eq!(seen, vec![10.0 * (1.0 + grain as f64); 4 * 64]);
+    }
+    assert!(step.has_input(train, "rate") && !step.has_input(evaluate, "rate"));
 }
 
 #[test]

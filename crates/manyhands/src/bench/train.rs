@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use manyhands_device::{CpuDevice, Isa, StepExecutor};
+use manyhands_device::{CpuDevice, Isa, PlanId, StepExecutor};
 use manyhands_program::{DType, Init, Op, Program};
 use serde::Serialize;
 
@@ -85,12 +85,13 @@ impl TrainBench {
         let device = CpuDevice::with_lanes(self.n_workers, self.n_threads, isa)?;
         let start = Instant::now();
         let program = self.case.training_program(grain)?;
-        let mut step = StepExecutor::new(Box::new(device), &program, n_grains, self.n_workers)?;
+        let mut step = StepExecutor::new(Box::new(device), self.n_workers);
+        let plan = step.add_plan(&program, n_grains, None)?;
         let compile_ms = start.elapsed().as_secs_f64() * 1e3;
-        self.fill(&mut step, &program, n_grains)?;
-        let mut times = self.time(&mut step)?;
+        self.fill(&mut step, plan, &program, n_grains)?;
+        let mut times = self.time(&mut step, plan)?;
         times.sort_by(f64::total_cmp);
-        let loss = step.step_output("loss")?.to_f64()[0];
+        let loss = f64::from(step.step_scalar(plan, "loss")?);
         let near_after = several.then(core_to_core_nanoseconds);
         Ok(TrainReport {
             case: self.case.name(),
@@ -112,6 +113,7 @@ impl TrainBench {
     fn fill(
         &self,
         step: &mut StepExecutor,
+        plan: PlanId,
         program: &Program,
         n_grains: usize,
     ) -> Result<(), Error> {
@@ -144,24 +146,24 @@ impl TrainBench {
                         value.bytes().to_vec()
                     }
                 };
-                step.write_grain_input(grain, name, &values)?;
+                step.write_grain_input(plan, grain, name, &values)?;
             }
         }
-        step.write_scalar("rate", self.case.rate())?;
+        step.write_scalar(plan, "rate", self.case.rate())?;
         Ok(())
     }
 
     /// Seconds per step of each group.
-    fn time(&self, step: &mut StepExecutor) -> Result<Vec<f64>, Error> {
+    fn time(&self, step: &mut StepExecutor, plan: PlanId) -> Result<Vec<f64>, Error> {
         const WARM_UP: usize = 5;
         let mut number = 0.0f32;
         let mut one = |step: &mut StepExecutor| -> Result<(), Error> {
             number += 1.0;
             // Optimizers without a step count have no such input.
-            if step.has_input("step") {
-                step.write_scalar("step", number)?;
+            if step.has_input(plan, "step") {
+                step.write_scalar(plan, "step", number)?;
             }
-            Ok(step.run()?)
+            Ok(step.run(plan)?)
         };
         for _ in 0..WARM_UP {
             one(step)?;
