@@ -1,8 +1,16 @@
-//! The errors of the facade.
+//! The errors of the facade, and the classes that commands map to exit codes.
 
+use std::path::PathBuf;
+
+use manyhands_data::DataError;
 use manyhands_device::DeviceError;
-use manyhands_program::ProgramError;
+use manyhands_program::{ProgramError, TensorError};
 use thiserror::Error;
+
+use crate::catalog::ChoiceError;
+use crate::checkpoint::CheckpointError;
+use crate::job::JobError;
+use crate::model::ModelError;
 
 /// Why something that was asked for cannot be done.
 #[derive(Debug, Error)]
@@ -11,9 +19,102 @@ pub enum Error {
     #[error("a grain of {grain} samples does not divide a batch of {batch}; {} would", largest_divisor(*batch, *grain))]
     Grain { grain: usize, batch: usize },
     #[error(transparent)]
+    Job(#[from] JobError),
+    #[error(transparent)]
+    Choice(#[from] ChoiceError),
+    #[error(transparent)]
+    Data(#[from] DataError),
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    #[error(transparent)]
     Device(#[from] DeviceError),
     #[error(transparent)]
     Program(#[from] ProgramError),
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    #[error("`train.class_weights` weighs classes, but the label is a number")]
+    NoClasses,
+    #[error("`train.class_weights` names the class `{class}`, but the classes are {}", classes.join(", "))]
+    ClassWeight { class: String, classes: Vec<String> },
+    #[error("the data has no labels, without which nothing can be measured")]
+    NoLabels,
+    #[error("the job of this model has no test data; say which with `--data`")]
+    NoTest,
+    #[error("the saved model has no parameter `{name}`, which the job's model needs; is it of another job?")]
+    MissingParameter { name: String },
+    #[error(
+        "the loss of step {step} is not a finite number; {place}. Try a smaller rate (it was {rate:.3e}), `train.clip = \
+         {{ global_norm = 1.0 }}`, `train.warm_up`, or look at the data for extreme values"
+    )]
+    NotFinite { step: usize, place: String, rate: f64 },
+    #[error(
+        "stopped after step {step}, everything saved; go on with `manyhands resume {}`",
+        folder.display()
+    )]
+    Interrupted { step: usize, folder: PathBuf },
+    /// Measuring was cut short; whoever measures says more.
+    #[error("stopped")]
+    Stopped,
+    #[error(
+        "{} holds an unfinished run; go on with `manyhands resume {}`, or give `--overwrite` to begin anew",
+        folder.display(), folder.display()
+    )]
+    Unfinished { folder: PathBuf },
+    #[error("the checkpoint in {} is of another job than the one beside it", folder.display())]
+    OtherJob { folder: PathBuf },
+    #[error(
+        "the training data is not what it was when the run in {} began, so going on would not give the same model",
+        folder.display()
+    )]
+    DataChanged { folder: PathBuf },
+    #[error("the predictions could not be written to {}: {reason}", path.display())]
+    Predictions { path: PathBuf, reason: String },
+    #[error("{what} could not be written as JSON: {reason}")]
+    Json { what: &'static str, reason: String },
+}
+
+/// Classes of errors, one exit code each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorClass {
+    /// Something else, such as a machine without enough memory.
+    Other,
+    /// The job: an unknown key, a value that cannot be.
+    Job,
+    /// The data: a missing file, a bad cell.
+    Data,
+    /// The model: shapes that do not fit.
+    Model,
+    /// Training itself: a loss that is not a number.
+    Training,
+    /// The output or a checkpoint: a full disk, a damaged file.
+    Output,
+    /// The user stopped it.
+    Interrupted,
+}
+
+impl Error {
+    /// The class of an error.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Error::Grain { .. }
+            | Error::Job(_)
+            | Error::Choice(_)
+            | Error::NoClasses
+            | Error::ClassWeight { .. } => ErrorClass::Job,
+            Error::Data(_) | Error::NoLabels | Error::NoTest | Error::DataChanged { .. } => ErrorClass::Data,
+            Error::Model(_) | Error::Program(_) => ErrorClass::Model,
+            Error::NotFinite { .. } => ErrorClass::Training,
+            Error::Checkpoint(_)
+            | Error::MissingParameter { .. }
+            | Error::Unfinished { .. }
+            | Error::OtherJob { .. }
+            | Error::Predictions { .. } => ErrorClass::Output,
+            Error::Interrupted { .. } | Error::Stopped => ErrorClass::Interrupted,
+            Error::Device(_) | Error::Tensor(_) | Error::Json { .. } => ErrorClass::Other,
+        }
+    }
 }
 
 /// The largest grain not above the wanted one that divides the batch.

@@ -1,0 +1,149 @@
+//! What a run leaves to look at: TensorBoard event files, the loss curve, and the mean loss of each epoch.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::measure::Measures;
+use crate::checkpoint::{CheckpointWriter, Measured, NamedTensor, State};
+use crate::curve::{Curve, loss_curve};
+use crate::error::Error;
+use crate::job::Job;
+use crate::tensorboard::EventWriter;
+
+/// The folder of event files in the output folder.
+const EVENTS: &str = "events";
+/// The loss curve in the output folder.
+const CURVE: &str = "loss.svg";
+/// Losses of single steps are recorded no more often than this.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// The records of a run.
+pub(super) struct Records {
+    events: Option<EventWriter>,
+    kept: Kept,
+    recorded_at: Option<Instant>,
+}
+
+/// What a run that goes on from a checkpoint must find again.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Kept {
+    /// The sum of the losses of the epoch at hand, times samples, and their number.
+    loss_sum: f64,
+    n_samples: u64,
+    /// Losses of single steps, for the curve.
+    losses: Vec<(u64, f64)>,
+}
+
+/// Losses of single steps that are kept for the curve; every second goes when there are more.
+const MOST_LOSSES: usize = 400;
+
+impl Records {
+    pub(super) fn new(
+        job: &Job,
+        writer: &CheckpointWriter,
+        state: &State,
+    ) -> Result<Records, Error> {
+        let events = match job.output.tensorboard {
+            true => Some(EventWriter::create(&writer.folder().path().join(EVENTS))?),
+            false => None,
+        };
+        let kept = serde_json::from_value(state.extra.clone()).unwrap_or_default();
+        Ok(Records { events, kept, recorded_at: None })
+    }
+
+    /// Shows the program that is trained.
+    pub(super) fn graph(&mut self, program: &manyhands_program::Program) -> Result<(), Error> {
+        if let Some(events) = &mut self.events {
+            events.graph(program)?;
+        }
+        Ok(())
+    }
+
+    /// Takes in a step.
+    pub(super) fn step(
+        &mut self,
+        step: usize,
+        loss: f64,
+        n_samples: usize,
+        rate: f64,
+    ) -> Result<(), Error> {
+        self.kept.loss_sum += loss * n_samples as f64;
+        self.kept.n_samples += n_samples as u64;
+        let now = Instant::now();
+        if self.recorded_at.is_some_and(|before| now - before < INTERVAL) {
+            return Ok(());
+        }
+        self.recorded_at = Some(now);
+        if self.kept.losses.len() >= MOST_LOSSES {
+            let mut idx = 0;
+            self.kept.losses.retain(|_| {
+                idx += 1;
+                idx % 2 == 1
+            });
+        }
+        self.kept.losses.push((step as u64, loss));
+        if let Some(events) = &mut self.events {
+            events.scalar("train/loss", step as i64, loss as f32)?;
+            events.scalar("train/rate", step as i64, rate as f32)?;
+        }
+        Ok(())
+    }
+
+    /// The mean loss of the epoch that ends.
+    pub(super) fn close_epoch(&mut self) -> BTreeMap<String, f64> {
+        let mean = self.kept.loss_sum / self.kept.n_samples.max(1) as f64;
+        (self.kept.loss_sum, self.kept.n_samples) = (0.0, 0);
+        BTreeMap::from([("train/loss".to_string(), mean)])
+    }
+
+    /// Takes in what was measured after an epoch, and the weights.
+    pub(super) fn epoch(
+        &mut self,
+        measured: &Measured,
+        tensors: impl FnOnce() -> Result<Vec<NamedTensor>, Error>,
+    ) -> Result<(), Error> {
+        let Some(events) = &mut self.events else { return Ok(()) };
+        let step = measured.step as i64;
+        for (name, value) in &measured.values {
+            events.scalar(&format!("epoch/{name}"), step, *value as f32)?;
+        }
+        for named in tensors()? {
+            if named.role != manyhands_program::Role::Slot {
+                events.histogram(&named.name, step, &named.tensor.to_f64())?;
+            }
+        }
+        events.flush()?;
+        Ok(())
+    }
+
+    /// What must be found again, for a checkpoint.
+    pub(super) fn kept(&self) -> Value {
+        serde_json::to_value(&self.kept).unwrap_or_default()
+    }
+
+    /// Writes the loss curve, and the last events.
+    pub(super) fn finish(
+        &mut self,
+        state: &State,
+        test: &Measures,
+        writer: &CheckpointWriter,
+    ) -> Result<(), Error> {
+        if let Some(events) = &mut self.events {
+            for (name, value) in &test.values {
+                events.scalar(&format!("test/{name}"), state.step as i64, *value as f32)?;
+            }
+            events.flush()?;
+        }
+        let mut curves = vec![Curve::new("training loss", self.kept.losses.clone())];
+        let of = |name: &str| -> Vec<(u64, f64)> {
+            let values = state.history.iter();
+            values.filter_map(|m| Some((m.step, *m.values.get(name)?))).collect()
+        };
+        curves.push(Curve::new("validation loss", of("validation/loss")));
+        let svg = loss_curve(&curves);
+        Ok(writer.write_file(CURVE, svg.as_bytes())?)
+    }
+}
