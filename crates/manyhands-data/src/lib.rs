@@ -9,9 +9,33 @@ mod files;
 mod read;
 mod spec;
 
+mod batches;
+mod data;
+mod encoding;
+mod gather;
+mod layout;
+mod memory;
+mod open_table;
+mod open_text;
+mod random;
+mod sample_error;
+mod samples;
+mod scan;
+mod shuffle;
+mod split;
+mod store;
+mod visit;
+
+pub use batches::{Batch, Batches};
+pub use data::{Data, DataSummary};
+pub use encoding::{Element, Encoding, Input, Labels, Target};
 pub use error::DataError;
 pub use read::{Block, Origin, Place, ReadError, ReadOptions, Reader, read};
+pub use sample_error::SampleError;
+pub use samples::Part;
+pub use shuffle::Order;
 pub use spec::{
     CategoryForm, ColumnKind, Compression, DataSpec, FileFormat, HeldOut, Missing, Normalise,
     Source, TextSpec, TextUnit, Unknown, WindowSpec,
 };
+pub use split::PartName;

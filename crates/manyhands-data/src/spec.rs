@@ -24,7 +24,11 @@ pub struct DataSpec {
     /// The column to predict. Not needed for plain text, where the next token is predicted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// The columns to predict from; all others than the label unless said.
+    /// Whether a label that is a number is scaled to mean 0 and standard deviation 1 for training. Predictions and metrics are
+    /// in its own units either way.
+    #[serde(default = "default_true")]
+    pub scale_label: bool,
+    /// The columns to predict from; all others than the label unless said. Windows over time see the label's own past too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub features: Option<Vec<String>>,
     /// What single columns are, where it is not what they look like (numbers are numbers, words are categories).
@@ -34,7 +38,8 @@ pub struct DataSpec {
     /// divided by 255 instead.
     #[serde(default)]
     pub normalise: Normalise,
-    /// How categories enter the model: as one number per value, or as an index for an embedding (one input per column).
+    /// How categories enter the model: as one number per value (values in order, then one for unknown values where they are
+    /// allowed), or as an index for an embedding (one input per column).
     #[serde(default)]
     pub categories: CategoryForm,
     /// What happens to a category or word that the training part does not have.
@@ -206,12 +211,13 @@ names! {
         Drop,
         /// Numbers get the mean of the training part, categories a value of their own.
         Mean,
-        /// They get the value of the row before.
+        /// They get the value of the row before; rows before the first value are left out.
         Previous,
     }
 }
 
-/// Windows over the rows of a table: `length` rows to predict from, the label `horizon` rows after the last of them.
+/// Windows over the rows of a table: `length` rows to predict from, the label `horizon` rows after the last of them. Rows that
+/// `data.missing` leaves out are left out before windows are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WindowSpec {

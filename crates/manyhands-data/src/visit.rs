@@ -1,0 +1,192 @@
+//! One walk through the samples of an epoch, which fills inputs as it goes.
+//!
+//! Records in memory are read where they lie. Of a store that has spilled, the blocks of a window are copied into memory, and
+//! those of the next window bit by bit while this one is used, so that the disk works while the model is trained. No more
+//! than two windows are held.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::sample_error::SampleError;
+use crate::samples::Samples;
+use crate::shuffle::{EpochOrder, Order};
+
+/// A walk through the samples.
+pub(crate) struct Visit<'a> {
+    samples: &'a Samples,
+    order: EpochOrder,
+    /// Set when nobody wants the rest.
+    stop: &'a AtomicBool,
+    n_left: u64,
+    window: Option<Window>,
+    next: Option<Window>,
+    /// Samples to pass over in the first window.
+    skip: u64,
+    n_opened: u64,
+    scratch: Vec<u8>,
+}
+
+/// A window and, of a spilled store, its records. One without an order was not opened yet and is only memory.
+#[derive(Default)]
+struct Window {
+    blocks: Vec<u64>,
+    order: Vec<u32>,
+    /// Samples visited.
+    at: usize,
+    records: Vec<u8>,
+    /// Blocks whose records are here.
+    n_loaded: usize,
+}
+
+impl<'a> Visit<'a> {
+    /// A walk from the sample that comes after `first` others.
+    pub(crate) fn new(
+        samples: &'a Samples,
+        order: Order,
+        first: u64,
+        stop: &'a AtomicBool,
+    ) -> Self {
+        let order = samples.blocks().epoch(order);
+        let (n_opened, skip) = order.seek(first);
+        let n_left = samples.n_samples - first;
+        let (window, next, scratch) = (None, None, Vec::new());
+        Self { samples, order, stop, n_left, window, next, skip, n_opened, scratch }
+    }
+
+    /// How many samples are still to be visited.
+    pub(crate) fn n_left(&self) -> u64 {
+        self.n_left
+    }
+
+    /// Visits `n` samples.
+    pub(crate) fn fill(
+        &mut self,
+        n: usize,
+        visited: &mut Vec<u64>,
+        outputs: &mut [Vec<u8>],
+    ) -> Result<(), SampleError> {
+        while visited.len() < n {
+            let mut window = self.take_window()?;
+            let n_now = (n - visited.len()).min(window.order.len() - window.at);
+            for _ in 0..n_now {
+                let sample = self.sample(&window);
+                self.write(&window, sample, visited.len(), outputs)?;
+                visited.push(sample);
+                window.at += 1;
+            }
+            self.n_left -= n_now as u64;
+            self.load_ahead(&window)?;
+            self.window = Some(window);
+        }
+        Ok(())
+    }
+
+    /// The stored place of the sample that comes next.
+    fn sample(&self, window: &Window) -> u64 {
+        let shift = self.order.blocks.block_shift;
+        let number = window.order[window.at];
+        let block = window.blocks[(number >> shift) as usize];
+        (block << shift) + (u64::from(number) & ((1 << shift) - 1))
+    }
+
+    fn write(
+        &mut self,
+        window: &Window,
+        sample: u64,
+        at: usize,
+        outputs: &mut [Vec<u8>],
+    ) -> Result<(), SampleError> {
+        let samples = self.samples;
+        let width = samples.store.width();
+        let first = samples.first_record(sample);
+        let records = if !samples.store.is_in_memory() {
+            let shift = self.order.blocks.block_shift;
+            let number = window.order[window.at];
+            let inside = u64::from(number) & ((1 << shift) - 1);
+            let start = (number >> shift) as usize * self.slot_bytes()
+                + (inside * samples.stride) as usize * width;
+            &window.records[start..start + samples.span * width]
+        } else if let Some(piece) = samples.store.piece(first, samples.span) {
+            piece
+        } else {
+            self.scratch.resize(samples.span * width, 0);
+            samples.store.read(first, &mut self.scratch)?;
+            &self.scratch
+        };
+        for (output, out) in samples.outputs().zip(outputs) {
+            let bytes = output.sample_bytes();
+            output.write(records, width, &mut out[at * bytes..(at + 1) * bytes]);
+        }
+        Ok(())
+    }
+
+    /// The window that has the next sample, its records loaded.
+    fn take_window(&mut self) -> Result<Window, SampleError> {
+        let current = self.window.take().unwrap_or_default();
+        if current.at < current.order.len() {
+            return Ok(current);
+        }
+        let mut window = self.next.take().unwrap_or_default();
+        // Its memory serves the window after the next.
+        self.next = Some(Window { records: current.records, ..Window::default() });
+        if window.order.is_empty() {
+            self.open(&mut window);
+        }
+        self.load(&mut window, usize::MAX)?;
+        Ok(window)
+    }
+
+    /// Makes it the first window that was not opened yet.
+    fn open(&mut self, window: &mut Window) {
+        window.blocks = self.order.window_blocks(self.n_opened);
+        window.order = self.order.window_order(self.n_opened);
+        window.at = std::mem::take(&mut self.skip) as usize;
+        window.n_loaded = 0;
+        self.n_opened += 1;
+    }
+
+    /// Loads as much of the next window as has been used of this one.
+    fn load_ahead(&mut self, window: &Window) -> Result<(), SampleError> {
+        if self.samples.store.is_in_memory() {
+            return Ok(());
+        }
+        let mut next = self.next.take().unwrap_or_default();
+        if next.order.is_empty() {
+            if self.n_opened == self.order.n_windows() {
+                return Ok(());
+            }
+            self.open(&mut next);
+        }
+        let n_blocks = next.blocks.len() * window.at / window.order.len();
+        self.load(&mut next, n_blocks)?;
+        self.next = Some(next);
+        Ok(())
+    }
+
+    /// Bytes that the samples of a block reach over.
+    fn slot_bytes(&self) -> usize {
+        let n_last = (1usize << self.order.blocks.block_shift) - 1;
+        (n_last * self.samples.stride as usize + self.samples.span) * self.samples.store.width()
+    }
+
+    /// Loads blocks until so many are there.
+    fn load(&self, window: &mut Window, n_blocks: usize) -> Result<(), SampleError> {
+        let samples = self.samples;
+        if samples.store.is_in_memory() {
+            return Ok(());
+        }
+        let slot = self.slot_bytes();
+        window.records.resize(window.blocks.len() * slot, 0);
+        while window.n_loaded < n_blocks.min(window.blocks.len()) {
+            if self.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let block = self.order.blocks.samples(window.blocks[window.n_loaded]);
+            let n_records = (block.end - block.start - 1) * samples.stride + samples.span as u64;
+            let bytes = n_records as usize * samples.store.width();
+            let out = &mut window.records[window.n_loaded * slot..][..bytes];
+            samples.store.read(samples.first_record(block.start), out)?;
+            window.n_loaded += 1;
+        }
+        Ok(())
+    }
+}
