@@ -75,6 +75,12 @@ impl From<&str> for Choice {
     }
 }
 
+impl From<String> for Choice {
+    fn from(text: String) -> Choice {
+        Choice::Words(text)
+    }
+}
+
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {

@@ -1,6 +1,22 @@
 //! A job: what the user asks for, as data. TOML, JSON and the Rust builder all make this struct, and its doc comments are
 //! the documentation of every key (`manyhands help job`, docs/job.md).
 
+mod builder;
+mod check;
+mod error;
+mod fingerprint;
+mod keys;
+mod parse;
+mod path;
+mod places;
+pub(crate) mod schema;
+
+pub use builder::JobBuilder;
+pub use check::CheckError;
+pub use error::{JobError, Place};
+pub use keys::{Key, Name};
+pub use parse::Draft;
+
 use manyhands_data::DataSpec;
 use manyhands_program::Clip;
 use schemars::JsonSchema;
