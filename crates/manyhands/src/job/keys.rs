@@ -67,10 +67,17 @@ fn inner(property: Node, path: &Path, keys: &mut Vec<Key>) {
         return;
     }
     let alternatives = property.alternatives();
-    for one in &alternatives {
-        collect(*one, path, keys);
-    }
-    let [one] = alternatives.as_slice() else { return };
+    let [one] = alternatives.as_slice() else {
+        // One of several tables, of one key each: none is required, and the table's words are those of the key.
+        for one in alternatives {
+            for (name, value) in one.properties() {
+                let about = sentence(one.about());
+                keys.push(Key { about, ..key(value, &path.with(name), false) });
+            }
+        }
+        return;
+    };
+    collect(*one, path, keys);
     if let Some(values) = one.additional() {
         keys.push(key(values, &path.with("<name>"), false));
     }
