@@ -112,6 +112,48 @@ pub enum HeldOut {
     Files(Source),
 }
 
+impl From<&str> for Source {
+    fn from(path: &str) -> Source {
+        Source::One(path.to_string())
+    }
+}
+
+impl From<Vec<String>> for Source {
+    fn from(paths: Vec<String>) -> Source {
+        Source::Many(paths)
+    }
+}
+
+impl<const N: usize> From<[&str; N]> for Source {
+    fn from(paths: [&str; N]) -> Source {
+        Source::Many(paths.map(String::from).into())
+    }
+}
+
+impl From<BTreeMap<String, String>> for Source {
+    fn from(files: BTreeMap<String, String>) -> Source {
+        Source::Columns(files)
+    }
+}
+
+impl From<f64> for HeldOut {
+    fn from(share: f64) -> HeldOut {
+        HeldOut::Share(share)
+    }
+}
+
+impl From<Source> for HeldOut {
+    fn from(files: Source) -> HeldOut {
+        HeldOut::Files(files)
+    }
+}
+
+impl From<&str> for HeldOut {
+    fn from(path: &str) -> HeldOut {
+        HeldOut::Files(Source::from(path))
+    }
+}
+
 /// Declares an enum of plain names.
 macro_rules! names {
     ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident),* $(,)? }) => {

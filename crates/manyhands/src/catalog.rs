@@ -3,6 +3,8 @@
 //! Each entry is a settings struct: serde parses it, its doc comments are the documentation, and the order of its fields is
 //! the order of words in the short form (`dense 512 relu`). What the crate brings and what a user adds are entered alike.
 
+use std::sync::Arc;
+
 use schemars::{JsonSchema, Schema};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -98,13 +100,26 @@ pub struct Catalog<T: ?Sized> {
     entries: Vec<Entry<T>>,
 }
 
-type Make<T> = Box<dyn Fn(Value) -> Result<Box<T>, String> + Send + Sync>;
+type Make<T> = Arc<dyn Fn(Value) -> Result<Box<T>, String> + Send + Sync>;
 
 /// One thing that a job can name.
 pub struct Entry<T: ?Sized> {
     name: String,
     schema: Schema,
     make: Make<T>,
+}
+
+impl<T: ?Sized> Clone for Catalog<T> {
+    fn clone(&self) -> Catalog<T> {
+        Catalog { kind: self.kind, entries: self.entries.clone() }
+    }
+}
+
+impl<T: ?Sized> Clone for Entry<T> {
+    fn clone(&self) -> Entry<T> {
+        let make = Arc::clone(&self.make);
+        Entry { name: self.name.clone(), schema: self.schema.clone(), make }
+    }
 }
 
 impl<T: ?Sized + 'static> Catalog<T> {
@@ -120,7 +135,7 @@ impl<T: ?Sized + 'static> Catalog<T> {
     {
         self.entries.retain(|entry| entry.name != name);
         let schema = schemars::schema_for!(S);
-        let make: Make<T> = Box::new(move |settings| {
+        let make: Make<T> = Arc::new(move |settings| {
             serde_json::from_value::<S>(settings).map(make).map_err(|e| e.to_string())
         });
         self.entries.push(Entry { name: name.to_string(), schema, make });

@@ -47,15 +47,15 @@ impl Choice {
     pub(crate) fn request(&self) -> Option<Request> {
         match self {
             Choice::Words(text) => {
-                let mut parts = text.split_whitespace();
-                let name = parts.next()?.to_string();
+                let mut parts = parts(text).into_iter();
+                let name = parts.next()?;
                 let (mut words, mut settings) = (Vec::new(), Map::new());
                 for part in parts {
                     match part.split_once('=') {
                         Some((key, value)) => {
                             settings.insert(key.to_string(), value_of(value));
                         }
-                        None => words.push(part.to_string()),
+                        None => words.push(part),
                     }
                 }
                 Some(Request { name, words, settings })
@@ -75,6 +75,12 @@ impl From<&str> for Choice {
     }
 }
 
+impl From<String> for Choice {
+    fn from(text: String) -> Choice {
+        Choice::Words(text)
+    }
+}
+
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
@@ -82,6 +88,50 @@ impl fmt::Display for Choice {
             Choice::Table(table) => f.write_str(&serde_json::to_string(table).unwrap_or_default()),
         }
     }
+}
+
+/// The words of a text. Quotes hold words together and go; brackets hold them together and stay: `bidirectional "lstm 64"`,
+/// `reshape [7, 7, 64]`.
+fn parts(text: &str) -> Vec<String> {
+    let (mut parts, mut part, mut within) = (Vec::new(), String::new(), false);
+    let (mut quote, mut depth) = (None, 0usize);
+    for c in text.chars() {
+        match (quote, c) {
+            (Some(open), c) if c == open && depth == 0 => quote = None,
+            (Some(open), c) if c == open => {
+                quote = None;
+                part.push(c);
+            }
+            (None, '"' | '\'') => {
+                (quote, within) = (Some(c), true);
+                // Inside brackets the text is JSON, whose quotes say what is a string.
+                if depth > 0 {
+                    part.push(c);
+                }
+            }
+            (None, c) if c.is_whitespace() && depth == 0 => {
+                if within {
+                    parts.push(std::mem::take(&mut part));
+                }
+                within = false;
+            }
+            (quote, c) => {
+                if quote.is_none() {
+                    match c {
+                        '[' | '{' => depth += 1,
+                        ']' | '}' => depth = depth.saturating_sub(1),
+                        _ => {}
+                    }
+                }
+                within = true;
+                part.push(c);
+            }
+        }
+    }
+    if within {
+        parts.push(part);
+    }
+    parts
 }
 
 /// A word as a value: a number, `true`, `false`, a JSON list or table where it reads as one, else a string.

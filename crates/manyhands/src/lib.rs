@@ -12,6 +12,7 @@ pub mod job;
 pub mod layers;
 pub mod losses;
 pub mod metrics;
+pub mod model;
 mod registry;
 pub mod schedules;
 pub mod train;
@@ -23,6 +24,7 @@ pub use job::Job;
 pub use manyhands_data as data;
 pub use manyhands_device as device;
 pub use manyhands_program as program;
+pub use model::Model;
 pub use registry::Registry;
 
 /// The code of README.md, run as a test.

@@ -1,6 +1,22 @@
 //! A job: what the user asks for, as data. TOML, JSON and the Rust builder all make this struct, and its doc comments are
 //! the documentation of every key (`manyhands help job`, docs/job.md).
 
+mod builder;
+mod check;
+mod error;
+mod fingerprint;
+mod keys;
+mod parse;
+mod path;
+mod places;
+pub(crate) mod schema;
+
+pub use builder::JobBuilder;
+pub use check::CheckError;
+pub use error::{JobError, Place};
+pub use keys::{Key, Name};
+pub use parse::Draft;
+
 use manyhands_data::DataSpec;
 use manyhands_program::Clip;
 use schemars::JsonSchema;
@@ -62,15 +78,15 @@ pub struct TrainSpec {
     pub optimizer: Choice,
     /// How the rate changes over the steps. See `manyhands help schedules`.
     pub schedule: Choice,
-    /// Steps over which the rate first rises from zero.
+    /// Steps over which the rate first rises, in equal parts, to what the schedule says.
     pub warm_up: usize,
     /// How gradients are kept small: `{ value = 1.0 }` or `{ global_norm = 1.0 }`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip: Option<Clip>,
     /// Samples per step, over all workers.
     pub batch: usize,
-    /// Samples per grain, the unit of work that is given to workers. A batch is eight grains unless said, fewer where a grain
-    /// would have under 16 samples.
+    /// Samples per grain, the unit of work that is given to workers; it must divide the batch. Unless said, a batch is cut
+    /// into eight grains, or into the most below that which are equal and have at least 16 samples.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grain: Option<usize>,
     /// How often each sample is visited.
@@ -188,3 +204,6 @@ impl Default for OutputSpec {
         OutputSpec { folder: None, checkpoint_seconds: 60.0, keep: 2, tensorboard: true }
     }
 }
+
+#[cfg(test)]
+mod tests;

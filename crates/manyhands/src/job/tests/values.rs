@@ -1,0 +1,137 @@
+//! Checks of values: one sentence each.
+
+use super::*;
+
+/// The job with a key changed, refused or not.
+fn outcome(settings: &[&str]) -> Result<(), String> {
+    let mut draft = Draft::from_toml(SMALL).unwrap();
+    for setting in settings {
+        draft.set(setting).unwrap();
+    }
+    match draft.job() {
+        Ok(_) => Ok(()),
+        Err(JobError::Check { problem, .. }) => Err(problem.to_string()),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[track_caller]
+fn check(settings: &[&str], expected: &str) {
+    assert_eq!(outcome(settings), Err(expected.to_string()));
+}
+
+fn grain(batch: usize) -> usize {
+    TrainSpec { batch, ..TrainSpec::default() }.samples_per_grain()
+}
+
+#[test]
+fn a_batch_is_cut_into_the_most_grains_of_at_least_16_samples() {
+    assert_eq!([grain(128), grain(256), grain(64), grain(100)], [16, 32, 16, 20]);
+    assert_eq!([grain(16), grain(31), grain(7), grain(1)], [16, 31, 7, 1]);
+    assert_eq!([grain(113), grain(120)], [113, 20]);
+    for batch in 1..400 {
+        assert!(batch % grain(batch) == 0 && batch / grain(batch) <= 8);
+    }
+}
+
+#[test]
+fn a_grain_that_does_not_divide_names_those_that_do() {
+    let expected = "`train.grain` = 100 does not divide `train.batch` = 128; 64 or 128 would";
+    check(&["train.grain=100"], expected);
+    let expected = "`train.grain` = 200 does not divide `train.batch` = 128; 128 would";
+    check(&["train.grain=200"], expected);
+}
+
+#[test]
+fn counts_must_be_positive() {
+    let keys = ["train.batch", "train.grain", "train.epochs", "train.steps", "distribute.workers"];
+    let more = ["distribute.threads", "output.keep", "data.memory", "data.shuffle_window"];
+    for key in keys.into_iter().chain(more) {
+        check(&[&format!("{key}=0")], &format!("`{key}` must be at least 1, found 0"));
+    }
+    check(&["data.window={length=0}"], "`data.window.length` must be at least 1, found 0");
+    check(
+        &["data.window={length=2, stride=0}"],
+        "`data.window.stride` must be at least 1, found 0",
+    );
+    check(&["data.text={length=0}"], "`data.text.length` must be at least 1, found 0");
+    check(&["data.shape=[28, 0]"], "`data.shape` must be at least 1, found 0");
+}
+
+#[test]
+fn shares_lie_between_0_and_1_and_leave_something() {
+    let expected = "`data.test` must be a share between 0 and 1, or files, found 1";
+    check(&["data.test=1"], expected);
+    check(
+        &["data.test=0.5", "data.validation=0.5"],
+        "`data.test` = 0.5 and `data.validation` = 0.5 together leave nothing to train on; their sum must be below 1",
+    );
+    assert_eq!(outcome(&["data.test=0.5", "data.validation=0.4"]), Ok(()));
+}
+
+#[test]
+fn a_model_is_layers_or_nodes() {
+    let node = "model.node=[{name='a', layer='dense 1'}]";
+    check(&[node], "`model.layers` and `model.node` exclude each other; leave one of them out");
+    assert_eq!(outcome(&["model.layers=[]", node]), Ok(()));
+    assert!(outcome(&["model.layers=[]"]).unwrap_err().starts_with("`model` is empty"));
+}
+
+#[test]
+fn nodes_have_names_of_their_own_and_take_what_comes_before() {
+    let nodes = |nodes: &str| outcome(&["model.layers=[]", &format!("model.node={nodes}")]);
+    let twice = nodes("[{name='a', layer='add'}, {name='a', layer='add'}]").unwrap_err();
+    assert_eq!(twice, "two entries of `model.node` have the name `a`; give each its own");
+    let later =
+        nodes("[{name='a', layer='add', inputs=['b']}, {name='b', layer='add'}]").unwrap_err();
+    assert_eq!(later, "`model.node` `a` takes `b`, which does not come before it; put `b` first");
+}
+
+#[test]
+fn what_is_monitored_is_measured() {
+    check(
+        &["train.metrics=['accuracy']", "train.monitor=acuracy"],
+        "`train.monitor` = \"acuracy\" is not measured (did you mean `accuracy`?); it can be loss, accuracy",
+    );
+    assert_eq!(outcome(&["train.metrics=['top_k 3']", "train.monitor=top_k"]), Ok(()));
+    assert_eq!(outcome(&["train.metrics=['top_k 3']", "train.monitor=top_k 3"]), Ok(()));
+}
+
+#[test]
+fn judging_needs_data_to_judge_by() {
+    for setting in
+        ["train.keep_best=true", "train.early_stopping={patience=2}", "train.schedule=plateau"]
+    {
+        let key = setting.split('=').next().unwrap();
+        check(&[setting], &format!("`{key}` needs data to judge by; set `data.validation`"));
+        assert_eq!(outcome(&[setting, "data.validation=0.1"]), Ok(()));
+    }
+}
+
+#[test]
+fn other_values_that_cannot_be() {
+    check(
+        &["data.window={length=2}", "data.text={length=2}"],
+        "`data.window` and `data.text` exclude each other; leave one of them out",
+    );
+    check(
+        &["output.checkpoint_seconds=-1"],
+        "`output.checkpoint_seconds` must be a finite number of at least 0, found -1",
+    );
+    check(&["train.clip.value=0"], "`train.clip` must be above 0 and finite, found 0");
+    check(
+        &["train.class_weights={a=-2}"],
+        "`train.class_weights.a` must be a finite number of at least 0, found -2",
+    );
+    check(
+        &["data.features=['x', 'y']"],
+        "`data.features` has the label `y`; leave it out, since it is what is predicted",
+    );
+    check(&["data.train=[]"], "`data.train` is empty; name a file, or a glob such as data/*.csv");
+    check(
+        &["data.separator=é"],
+        "`data.separator` must be one ASCII character other than a quote or a line end, found 'é'",
+    );
+    let seed = outcome(&["train.seed=9223372036854775808"]).unwrap_err();
+    assert_eq!(seed, "`train.seed` must be below 2^63, found 9223372036854775808");
+}
