@@ -4,10 +4,14 @@
 //! strategies come on top.
 
 pub mod bench;
+pub mod checkpoint;
 mod error;
+mod files;
 mod initial;
+mod number;
 
 pub use error::Error;
+pub use files::FileError;
 pub use initial::initial_value;
 pub use manyhands_device as device;
 pub use manyhands_program as program;
