@@ -9,6 +9,7 @@ mod error;
 mod files;
 mod initial;
 mod number;
+pub mod tensorboard;
 
 pub use error::Error;
 pub use files::FileError;
