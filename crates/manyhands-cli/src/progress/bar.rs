@@ -38,8 +38,8 @@ impl Bar {
         self.bar.set_position(first_step as u64);
         self.bar.set_message("");
         self.bar.set_style(
-            style("epoch {prefix}  {bar:24.cyan/white.dim}  {percent:>3} %  {wide_msg}")
-                .progress_chars("━╸━"),
+            style("epoch {prefix}  {bar:24.cyan}  {percent:>3} %  {wide_msg}")
+                .progress_chars("━╸─"),
         );
     }
 

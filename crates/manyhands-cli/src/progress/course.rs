@@ -179,8 +179,10 @@ impl Course {
         if self.epoch.n_samples > 0 {
             parts.push(format!("loss {}", value(self.loss())));
         }
-        if !self.validation.is_empty() {
-            parts.push(format!("validation {}", measured(&self.validation)));
+        // One metric is enough here: a line must fit, and that of the epoch has them all.
+        let metric = self.validation.iter().find(|(name, _)| *name != "loss");
+        if let Some((name, x)) = metric.or(self.validation.first_key_value()) {
+            parts.push(format!("validation {name} {}", value(*x)));
         }
         parts.join("  ")
     }
