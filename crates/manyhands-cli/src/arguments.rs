@@ -1,0 +1,252 @@
+//! What can be written on the command line. Doc comments here are the help that users read; examples, files and exit codes
+//! come behind them from `pages`.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueHint};
+use manyhands::bench::Case;
+
+use crate::pages;
+
+/// Train models with as many machines as they deserve.
+///
+/// A job is a file in TOML or JSON: where the data is, the model, how to train. `train` turns it into a folder with the
+/// trained model, which `evaluate` and `predict` use and `resume` goes on with. Results are the same to the last bit for any
+/// number of workers and threads.
+#[derive(Parser)]
+#[command(name = "manyhands", version, disable_help_subcommand = true, max_term_width = 100)]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    Train(Train),
+    Resume(Resume),
+    Evaluate(Evaluate),
+    Predict(Predict),
+    Check(Check),
+    Doctor(Doctor),
+    #[command(subcommand)]
+    Bench(Bench),
+    Help(Help),
+    Completions(Completions),
+    Manual(Manual),
+}
+
+/// Train the model of a job.
+///
+/// Reads the data, builds the model, chooses how to use the machine (or does as told), trains, and leaves everything in one
+/// folder. Checkpoints are written at the end of every epoch and once a minute, so that nothing is lost but the last minute
+/// when the machine goes down: `manyhands resume` then ends in the same model, to the last bit.
+///
+/// Progress goes to standard error: a bar on a terminal, plain lines elsewhere. The summary goes to standard output.
+///
+/// Ctrl-C finishes the step, saves, says how to go on, and ends with exit code 130. A second Ctrl-C ends at once.
+#[derive(Args)]
+pub(crate) struct Train {
+    /// The job: a TOML or JSON file. `manyhands help job` lists its keys.
+    #[arg(value_name = "JOB", value_hint = ValueHint::FilePath)]
+    pub job: PathBuf,
+    #[command(flatten)]
+    pub machine: Machine,
+    /// The number that all randomness follows from; instead of the job's `train.seed`.
+    #[arg(long, value_name = "S")]
+    pub seed: Option<u64>,
+    /// The folder of the results; instead of the job's `output.folder`. Made if it is not there.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub out: Option<PathBuf>,
+    #[command(flatten)]
+    pub show: Show,
+    #[command(flatten)]
+    pub overrides: Overrides,
+}
+
+/// Go on with a training that was interrupted.
+///
+/// Starts at the newest whole checkpoint of the folder and ends in the same bits as a training that was never interrupted,
+/// also with another number of workers or threads. Data and job must be what they were: the job is the one saved in the
+/// folder.
+#[derive(Args)]
+pub(crate) struct Resume {
+    /// The folder of the results that `train` named.
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub dir: PathBuf,
+    #[command(flatten)]
+    pub machine: Machine,
+    #[command(flatten)]
+    pub show: Show,
+}
+
+/// Measure a trained model.
+///
+/// Computes the loss and the metrics of the job on its test data, or on other data of the same columns. Categories and
+/// scales are those that were learned from the training data.
+#[derive(Args)]
+pub(crate) struct Evaluate {
+    /// The folder of the results that `train` named.
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub dir: PathBuf,
+    /// The data to measure on: a path or glob. The test data of the job unless said.
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub data: Option<String>,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Answer new data with a trained model.
+///
+/// Writes one row per sample, in the order of the data. For classes: the column `class` and one column `p_NAME` with the
+/// probability of each class; for numbers: the column `prediction`. The label column may be absent.
+#[derive(Args)]
+pub(crate) struct Predict {
+    /// The folder of the results that `train` named.
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub dir: PathBuf,
+    /// The data to answer: a path or glob.
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub data: String,
+    /// Where the answers go: CSV, JSON lines or Parquet by the name (.csv, .jsonl, .ndjson, .json, .parquet). Standard output,
+    /// as CSV, unless said.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub output: Option<PathBuf>,
+}
+
+/// Say what a job would do, without training.
+///
+/// Reads the job and the data, builds the model, and says how many samples, weights and steps there are, what each layer
+/// makes of its input, and where the results would go. Finds every mistake that `train` would find before its first step, and
+/// writes nothing.
+#[derive(Args)]
+pub(crate) struct Check {
+    /// The job: a TOML or JSON file. `manyhands help job` lists its keys.
+    #[arg(value_name = "JOB", value_hint = ValueHint::FilePath)]
+    pub job: PathBuf,
+    #[command(flatten)]
+    pub overrides: Overrides,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Say what this machine has, and what would be used.
+///
+/// Cores and memory with the limits set on this process, the instruction set and kernels, free disk space here, energy
+/// counters, and accelerators that are present.
+#[derive(Args)]
+pub(crate) struct Doctor {
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Measure how fast things are on this machine.
+#[derive(Subcommand)]
+pub(crate) enum Bench {
+    Train(BenchTrain),
+}
+
+/// Measure the training step of a model: samples per second, milliseconds per step, memory.
+///
+/// The models, batches and optimizers are those of bench/peers/torch_train.py, so the two can be run side by side
+/// (bench/train.py does it).
+#[derive(Args)]
+pub(crate) struct BenchTrain {
+    /// The model: mlp (784-512-512-10, batch 128), tiny (10-64-64-10, batch 32), cnn (two convolutions, batch 64) or lm (a
+    /// transformer of 2 blocks, batch 8 of 128 tokens).
+    #[arg(long)]
+    pub case: Case,
+    /// Threads of each worker.
+    #[arg(long, default_value_t = 1)]
+    pub threads: usize,
+    /// Workers in this process; each has the model's batch, and their gradients are summed at every step.
+    #[arg(long, default_value_t = 1)]
+    pub workers: usize,
+    /// Samples per grain; must divide the batch. The whole batch unless said.
+    #[arg(long, value_name = "SAMPLES")]
+    pub grain: Option<usize>,
+    /// Steps per group; the fastest of five groups counts.
+    #[arg(long, value_name = "N")]
+    pub steps: Option<usize>,
+    /// Print one line of JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Explain a command, or what can be written in a job.
+///
+/// `manyhands help train` explains a command. `manyhands help job` lists every key of a job, and `layers`, `losses`,
+/// `optimizers`, `schedules` and `metrics` what these keys can name. One more word narrows it down: `manyhands help job train`,
+/// `manyhands help layers dense`.
+#[derive(Args)]
+pub(crate) struct Help {
+    /// A command (train, bench train, ...) or a topic: job, layers, losses, optimizers, schedules, metrics, exit-codes.
+    #[arg(value_name = "COMMAND OR TOPIC")]
+    pub about: Vec<String>,
+}
+
+/// Print a script that completes commands in a shell.
+#[derive(Args)]
+pub(crate) struct Completions {
+    /// The shell.
+    #[arg(value_name = "SHELL")]
+    pub shell: clap_complete::Shell,
+}
+
+/// Write the manual pages.
+///
+/// One page for each command, for man(1). Without a folder the main page goes to standard output.
+#[derive(Args)]
+pub(crate) struct Manual {
+    /// The folder for the pages, such as ~/.local/share/man/man1. Made if it is not there.
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub dir: Option<PathBuf>,
+}
+
+/// How the machine is used.
+#[derive(Args)]
+pub(crate) struct Machine {
+    /// Workers in this process, each with a share of every step's grains. Measured during the first steps unless said here or
+    /// in the job.
+    #[arg(long, value_name = "N")]
+    pub workers: Option<NonZeroUsize>,
+    /// Threads of each worker. The cores shared out evenly unless said here or in the job.
+    #[arg(long, value_name = "N")]
+    pub threads: Option<NonZeroUsize>,
+}
+
+/// What is shown of a training.
+#[derive(Args, Clone, Copy)]
+pub(crate) struct Show {
+    /// Print one JSON object a line on standard output, and nothing else there: `planned`, `set_up`, `step` (at most ten a
+    /// second), `epoch`, `evaluated`, `checkpointed`, `warned`, `stopped`, `finished`.
+    #[arg(long)]
+    pub json: bool,
+    /// Show errors only.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// Keys of the job, from the command line.
+#[derive(Args)]
+pub(crate) struct Overrides {
+    /// Sets a key of the job, as `train.epochs=3` or `model.layers='["dense 10"]'`. Can be given several times; the last counts.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+}
+
+/// The whole command, with examples, files and exit codes behind the help of each part.
+pub(crate) fn command() -> clap::Command {
+    let command = Cli::command().after_long_help(pages::text("manyhands"));
+    let names: Vec<String> = command.get_subcommands().map(|c| c.get_name().to_string()).collect();
+    names.iter().fold(command, |command, name| {
+        command.mut_subcommand(name, |part| match pages::text(name) {
+            empty if empty.is_empty() => part,
+            text => part.after_long_help(text),
+        })
+    })
+}
