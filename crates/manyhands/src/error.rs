@@ -9,7 +9,8 @@ use thiserror::Error;
 
 use crate::catalog::ChoiceError;
 use crate::checkpoint::CheckpointError;
-use crate::job::JobError;
+use crate::files::FileError;
+use crate::job::{CheckError, JobError};
 use crate::model::ModelError;
 
 /// Why something that was asked for cannot be done.
@@ -20,6 +21,10 @@ pub enum Error {
     Grain { grain: usize, batch: usize },
     #[error(transparent)]
     Job(#[from] JobError),
+    #[error(transparent)]
+    Check(#[from] CheckError),
+    #[error(transparent)]
+    File(#[from] FileError),
     #[error(transparent)]
     Choice(#[from] ChoiceError),
     #[error(transparent)]
@@ -100,6 +105,7 @@ impl Error {
         match self {
             Error::Grain { .. }
             | Error::Job(_)
+            | Error::Check(_)
             | Error::Choice(_)
             | Error::NoClasses
             | Error::ClassWeight { .. } => ErrorClass::Job,
@@ -107,6 +113,7 @@ impl Error {
             Error::Model(_) | Error::Program(_) => ErrorClass::Model,
             Error::NotFinite { .. } => ErrorClass::Training,
             Error::Checkpoint(_)
+            | Error::File(_)
             | Error::MissingParameter { .. }
             | Error::Unfinished { .. }
             | Error::OtherJob { .. }

@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use manyhands_data::{Data, Encoding, Order, Part};
+use manyhands_data::{Data, DataSpec, Encoding, HeldOut, Order, Part, Source};
 
 use crate::checkpoint::{Checkpoint, CheckpointFolder, CheckpointWriter};
 use crate::error::Error;
@@ -40,7 +40,7 @@ use crate::report::Report;
 /// # use manyhands::{Job, train::Trainer};
 /// let job = Job::from_file("examples/fashion.toml")?;
 /// let report = Trainer::new(job, "examples").out("runs/fashion").run()?;
-/// println!("{}", report.test["accuracy"]);
+/// println!("{}", report.metrics.test["accuracy"]);
 /// # Ok::<(), manyhands::Error>(())
 /// ```
 pub struct Trainer {
@@ -144,7 +144,7 @@ impl Trainer {
     pub fn plan(&self) -> Result<(Planned, String), Error> {
         self.job.check()?;
         let opened = Opened::new(self)?;
-        let (recipe, _) = (&opened.recipe, ());
+        let recipe = &opened.recipe;
         let planned = opened.planned(&self.job, 0);
         recipe.program(Purpose::Train, recipe.grain)?;
         Ok((planned, recipe.model.describe().to_string()))
@@ -193,6 +193,13 @@ impl Opened {
         Ok(Opened { data, recipe, seconds: start.elapsed().as_secs_f64() })
     }
 
+    fn encoding_json(&self) -> Result<String, Error> {
+        serde_json::to_string_pretty(&self.recipe.encoding).map_err(|error| Error::Json {
+            what: "what was learned from the data",
+            reason: error.to_string(),
+        })
+    }
+
     fn planned(&self, job: &Job, first_step: usize) -> Planned {
         let n_samples = self.data.train.n_samples();
         let steps_per_epoch = n_samples.div_ceil(self.recipe.batch);
@@ -227,6 +234,23 @@ fn class_counts(part: &Part, encoding: &Encoding) -> Result<Vec<u64>, Error> {
         }
     }
     Ok(counts)
+}
+
+/// Makes the paths of a job independent of the folder of its file: the saved job lies elsewhere.
+fn make_absolute(data: &mut DataSpec, folder: &Path) {
+    let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_path_buf());
+    let absolute = |path: &mut String| *path = folder.join(&*path).to_string_lossy().into_owned();
+    let all = |source: &mut Source| match source {
+        Source::One(path) => absolute(path),
+        Source::Many(paths) => paths.iter_mut().for_each(absolute),
+        Source::Columns(columns) => columns.values_mut().for_each(absolute),
+    };
+    all(&mut data.train);
+    for held_out in [&mut data.test, &mut data.validation].into_iter().flatten() {
+        if let HeldOut::Files(source) = held_out {
+            all(source);
+        }
+    }
 }
 
 /// The nearest folder above that exists: temporary files go there before the output folder is made.

@@ -81,7 +81,7 @@ impl Recipe {
             clip: job.train.clip,
             class_weights,
             batch: job.train.batch,
-            grain: job.grain(),
+            grain: job.samples_per_grain(),
             encoding,
         };
         Ok(recipe)

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use manyhands_program::Role;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::measure::Measures;
+use super::recipe::{Purpose, Recipe};
 use crate::checkpoint::{CheckpointWriter, Measured, NamedTensor, State};
 use crate::curve::{Curve, loss_curve};
 use crate::error::Error;
@@ -45,9 +47,11 @@ impl Records {
         job: &Job,
         writer: &CheckpointWriter,
         state: &State,
+        is_resumed: bool,
     ) -> Result<Records, Error> {
+        let resumed = is_resumed.then_some(state.step);
         let events = match job.output.tensorboard {
-            true => Some(EventWriter::create(&writer.folder().path().join(EVENTS))?),
+            true => Some(EventWriter::create(&writer.folder().path().join(EVENTS), resumed)?),
             false => None,
         };
         let kept = serde_json::from_value(state.extra.clone()).unwrap_or_default();
@@ -55,9 +59,10 @@ impl Records {
     }
 
     /// Shows the program that is trained.
-    pub(super) fn graph(&mut self, program: &manyhands_program::Program) -> Result<(), Error> {
+    pub(super) fn graph(&mut self, recipe: &Recipe) -> Result<(), Error> {
         if let Some(events) = &mut self.events {
-            events.graph(program)?;
+            events.graph(&recipe.program(Purpose::Evaluate, recipe.grain)?);
+            events.flush()?;
         }
         Ok(())
     }
@@ -65,7 +70,7 @@ impl Records {
     /// Takes in a step.
     pub(super) fn step(
         &mut self,
-        step: usize,
+        step: u64,
         loss: f64,
         n_samples: usize,
         rate: f64,
@@ -84,10 +89,11 @@ impl Records {
                 idx % 2 == 1
             });
         }
-        self.kept.losses.push((step as u64, loss));
+        self.kept.losses.push((step, loss));
         if let Some(events) = &mut self.events {
-            events.scalar("train/loss", step as i64, loss as f32)?;
-            events.scalar("train/rate", step as i64, rate as f32)?;
+            events.scalar(step, "train/loss", loss);
+            events.scalar(step, "train/rate", rate);
+            events.flush()?;
         }
         Ok(())
     }
@@ -106,13 +112,13 @@ impl Records {
         tensors: impl FnOnce() -> Result<Vec<NamedTensor>, Error>,
     ) -> Result<(), Error> {
         let Some(events) = &mut self.events else { return Ok(()) };
-        let step = measured.step as i64;
+        let step = measured.step;
         for (name, value) in &measured.values {
-            events.scalar(&format!("epoch/{name}"), step, *value as f32)?;
+            events.scalar(step, &format!("epoch/{name}"), *value);
         }
         for named in tensors()? {
-            if named.role != manyhands_program::Role::Slot {
-                events.histogram(&named.name, step, &named.tensor.to_f64())?;
+            if named.role != Role::Slot {
+                events.histogram(step, &named.name, &named.tensor);
             }
         }
         events.flush()?;
@@ -133,7 +139,7 @@ impl Records {
     ) -> Result<(), Error> {
         if let Some(events) = &mut self.events {
             for (name, value) in &test.values {
-                events.scalar(&format!("test/{name}"), state.step as i64, *value as f32)?;
+                events.scalar(state.step, &format!("test/{name}"), *value);
             }
             events.flush()?;
         }

@@ -16,20 +16,22 @@ use super::records::Records;
 use super::saver::Saver;
 use super::session::Session;
 use super::set_up::{Trial, Verdict, candidates};
-use super::{Opened, Trainer};
-use crate::checkpoint::{Checkpoint, CheckpointWriter, Keep, Measured, State};
+use super::{Opened, Purpose, Trainer, make_absolute};
+use crate::checkpoint::{Checkpoint, CheckpointWriter, Keep, Measured, NamedTensor, State};
 use crate::error::Error;
 use crate::job::Job;
 use crate::registry::Registry;
-use crate::report::{Energy, Report, TimeSplit};
+use crate::energy::EnergyMeter;
+use crate::machine::{Machine, peak_memory_bytes};
+use crate::report::{FinalMetrics, Memory, REPORT_FORMAT, Report, Seconds, Setup};
 use crate::schedules::{Position, warm_up};
 
 /// Trains what a trainer was given.
 pub(super) fn run(mut trainer: Trainer) -> Result<Report, Error> {
     let start = Instant::now();
-    let energy = Energy::start();
+    let energy = EnergyMeter::start();
     trainer.job.check()?;
-    trainer.job.make_paths_absolute(&trainer.folder);
+    make_absolute(&mut trainer.job.data, &trainer.folder);
     let opened = Opened::new(&trainer)?;
     let encoding_json = opened.encoding_json()?;
     if let Some(resumed) = &trainer.resumed
@@ -41,6 +43,7 @@ pub(super) fn run(mut trainer: Trainer) -> Result<Report, Error> {
     let job_text = trainer.job.to_toml()?;
     let fingerprint = trainer.job.fingerprint();
     let keep = Keep { last: trainer.job.output.keep, best: trainer.job.train.keep_best };
+    let is_resumed = trainer.resumed.is_some();
     let (tensors, state, warnings) = match trainer.resumed.take() {
         Some(resumed) => {
             let Checkpoint { tensors, state, .. } = resumed.checkpoint;
@@ -48,6 +51,7 @@ pub(super) fn run(mut trainer: Trainer) -> Result<Report, Error> {
         }
         None => (None, State { seed: trainer.job.train.seed, ..State::default() }, Vec::new()),
     };
+    let first_sample = state.samples;
     let judge = judge(&trainer.job, &trainer.registry)?;
     let mut run = Run {
         planned: opened.planned(&trainer.job, state.step as usize),
@@ -58,7 +62,7 @@ pub(super) fn run(mut trainer: Trainer) -> Result<Report, Error> {
         recipe: &opened.recipe,
         opened: &opened,
         saver: Saver::new(Arc::clone(&writer), keep),
-        records: Records::new(&trainer.job, &writer, &state)?,
+        records: Records::new(&trainer.job, &writer, &state, is_resumed)?,
         callbacks: std::mem::take(&mut trainer.callbacks),
         should_stop: &|| trainer.stop.load(Ordering::Relaxed),
         writer: &writer,
@@ -66,10 +70,11 @@ pub(super) fn run(mut trainer: Trainer) -> Result<Report, Error> {
         fingerprint,
         encoding_json,
         state,
-        split: TimeSplit { reading: opened.seconds, ..TimeSplit::default() },
+        split: Seconds { reading: opened.seconds, ..Seconds::default() },
         start,
         saved_at: Instant::now(),
         wants_stop: false,
+        first_sample,
     };
     warnings.iter().for_each(|warning| run.warn(warning));
     run.train(tensors, energy)
@@ -102,11 +107,13 @@ struct Run<'a> {
     fingerprint: String,
     encoding_json: String,
     state: State,
-    split: TimeSplit,
+    split: Seconds,
     start: Instant,
     saved_at: Instant,
     /// A callback wants training to end.
     wants_stop: bool,
+    /// Samples done before, by the run that is resumed.
+    first_sample: u64,
 }
 
 /// How an epoch ended.
@@ -120,8 +127,8 @@ enum EpochEnd {
 impl<'a> Run<'a> {
     fn train(
         mut self,
-        tensors: Option<Vec<crate::checkpoint::NamedTensor>>,
-        energy: Energy,
+        tensors: Option<Vec<NamedTensor>>,
+        energy: EnergyMeter,
     ) -> Result<Report, Error> {
         let n_grains = self.recipe.n_grains(self.recipe.batch.min(self.planned.n_samples));
         let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -137,8 +144,9 @@ impl<'a> Run<'a> {
         self.recipe.model.warnings().iter().for_each(|warning| self.warn(warning));
         let planned = self.planned.clone();
         self.tell(&Event::Planned(&planned));
+        self.records.graph(self.recipe)?;
         let mut session = Session::new(self.recipe, &set_up)?;
-        session.plan(super::Purpose::Train, self.recipe.batch.min(self.planned.n_samples))?;
+        session.plan(Purpose::Train, self.recipe.batch.min(self.planned.n_samples))?;
         match tensors {
             Some(tensors) => session.load(&tensors)?,
             None => session.initialise(self.job.train.seed)?,
@@ -240,7 +248,7 @@ impl<'a> Run<'a> {
         self.state.step = number;
         self.state.epoch_samples += n_samples as u64;
         self.state.samples += n_samples as u64;
-        self.records.step(number as usize, loss, n_samples, rate);
+        self.records.step(number, loss, n_samples, rate)?;
         let done = StepDone {
             step: number as usize,
             epoch: self.state.epoch as usize,
@@ -278,7 +286,7 @@ impl<'a> Run<'a> {
         if (next.workers, next.threads) != (set_up.workers, set_up.threads) {
             let tensors = session.tensors()?;
             let mut other = Session::new(self.recipe, &next)?;
-            other.plan(super::Purpose::Train, self.recipe.batch)?;
+            other.plan(Purpose::Train, self.recipe.batch)?;
             other.load(&tensors)?;
             *session = other;
         }
@@ -307,7 +315,9 @@ impl<'a> Run<'a> {
         let best = self.judge.best(&self.state);
         let is_better = best != self.state.best;
         self.state.best = best;
-        self.records.epoch(&self.state, &session.tensors()?)?;
+        if let Some(measured) = self.state.history.last() {
+            self.records.epoch(measured, || session.tensors())?;
+        }
         self.save(session, is_better && self.job.train.keep_best)
     }
 
@@ -383,7 +393,7 @@ impl<'a> Run<'a> {
         let seed = self.job.train.seed;
         let set_up = SetUp { workers: 1, threads: 1, reason: String::new() };
         let mut session = Session::new(self.recipe, &set_up)?;
-        session.plan(super::Purpose::Train, self.recipe.batch.min(self.planned.n_samples))?;
+        session.plan(Purpose::Train, self.recipe.batch.min(self.planned.n_samples))?;
         let fingerprint = Some(self.fingerprint.as_str());
         let mut state = match self.writer.folder().latest(fingerprint) {
             Ok((checkpoint, _)) => {
@@ -439,7 +449,7 @@ impl<'a> Run<'a> {
         mut session: Session<'a>,
         set_up: SetUp,
         stopped: Option<String>,
-        energy: Energy,
+        mut energy: EnergyMeter,
     ) -> Result<Report, Error> {
         self.saver.flush();
         self.poll_saver()?;
@@ -458,8 +468,53 @@ impl<'a> Run<'a> {
         self.writer.publish(&self.checkpoint(&session)?)?;
         self.split.checkpoints += start.elapsed().as_secs_f64();
         self.records.finish(&self.state, &test, self.writer)?;
-        let report = self.report(&session, set_up, stopped, test, energy)?;
+        let planned_device_bytes = session.peak_bytes()? as u64;
+        let mut report = self.report(set_up, stopped, test);
+        report.memory = Memory { peak_bytes: peak_memory_bytes(), planned_device_bytes };
+        report.energy = energy.joules().into();
         self.writer.write_file(super::REPORT, report.to_json().as_bytes())?;
         Ok(report)
+    }
+
+    fn report(&self, set_up: SetUp, stopped: Option<String>, test: Measures) -> Report {
+        let last = self.state.history.last();
+        let of = |part: &str| {
+            let values = last.into_iter().flat_map(|measured| &measured.values);
+            let own = values.filter_map(|(name, value)| Some((name.strip_prefix(part)?, *value)));
+            own.map(|(name, value)| (name.to_string(), value)).collect()
+        };
+        let n_samples = self.state.samples - self.first_sample;
+        let trained = self.split.compute + self.split.input;
+        let layers = self.recipe.model.describe().layers.iter();
+        Report {
+            format: REPORT_FORMAT,
+            job: self.writer.folder().path().display().to_string(),
+            model: layers.map(|layer| layer.layer.clone()).collect::<Vec<_>>().join(", "),
+            ending: stopped.unwrap_or_else(|| "all epochs are done".to_string()),
+            resumed_from_step: (self.planned.first_step > 0)
+                .then_some(self.planned.first_step as u64),
+            n_parameters: self.planned.n_weights as u64,
+            epochs: self.state.epoch,
+            steps: self.state.step,
+            samples: n_samples,
+            samples_per_second: if trained > 0.0 { n_samples as f64 / trained } else { 0.0 },
+            metrics: FinalMetrics { train: of("train/"), validation: of("validation/"), test: test.values },
+            details: test.details,
+            seconds: Seconds { total: self.start.elapsed().as_secs_f64(), ..self.split }.with_other(),
+            setup: Setup {
+                workers: set_up.workers,
+                threads: set_up.threads,
+                batch: self.recipe.batch,
+                grain: self.recipe.grain,
+                grains: self.recipe.n_grains(self.recipe.batch),
+                reason: set_up.reason,
+                device: "cpu".to_string(),
+                kernel_set: KERNEL_SET.to_string(),
+            },
+            memory: Memory::default(),
+            energy: Err(String::new()).into(),
+            machine: Machine::look(),
+            model_path: self.writer.folder().path().join("model.safetensors"),
+        }
     }
 }
