@@ -5,10 +5,14 @@
 
 pub mod bench;
 pub mod checkpoint;
+pub mod curve;
+pub mod energy;
 mod error;
 mod files;
 mod initial;
+pub mod machine;
 mod number;
+pub mod report;
 pub mod tensorboard;
 
 pub use error::Error;
