@@ -172,7 +172,7 @@ impl Svg {
                 *rules += &format!(".s{idx}{{stroke:{colour};fill:{colour}}}");
             }
         }
-        let title = escaped(title);
+        let title = escaped(&cut(title));
         let [light, dark] = style;
         let text = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" role=\"img\">\n\
@@ -296,6 +296,15 @@ impl Svg {
     fn finish(mut self) -> String {
         self.text.push_str("</svg>\n");
         self.text
+    }
+}
+
+/// A title that fits the width.
+fn cut(title: &str) -> String {
+    const LONGEST: usize = 76;
+    match title.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", title[..end].trim_end()),
+        None => title.to_string(),
     }
 }
 

@@ -204,7 +204,7 @@ impl Report {
         let Setup { workers, threads, grain, grains, reason, .. } = &self.setup;
         let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
         format!(
-            "{} of {}, {} a step of {}{reason}",
+            "{} of {}, {} of {} a step{reason}",
             counted(*workers as u64, "worker"),
             counted(*threads as u64, "thread"),
             counted(*grains as u64, "grain"),

@@ -84,3 +84,10 @@ fn many_series_share_the_colours_there_are() {
     let svg = Curve { panels: vec![panel], ..curve() }.to_svg();
     assert_eq!(count(&svg, "class=\"s0 line\""), 4, "the seventh has the first colour again");
 }
+
+#[test]
+fn a_long_title_is_cut_to_the_width() {
+    let title = "é".repeat(200);
+    let svg = Curve { title, ..curve() }.to_svg();
+    assert!(svg.contains(&format!(">{}…<", "é".repeat(76))));
+}

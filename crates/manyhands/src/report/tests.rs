@@ -67,7 +67,7 @@ fn the_summary_fits_one_screen_and_says_what_matters_first() {
           test        accuracy 0.8912, loss 0.3013
           train       accuracy 0.9100, loss NaN
           time        1 min 15 s (compute 92 %, evaluation 3 %, checkpoints 2 %, reading 1 %, other 2 %); 61 235 samples/s
-          set-up      2 workers of 1 thread, 8 grains a step of 32 samples: measured 1.8 times as fast as one worker of 2 threads
+          set-up      2 workers of 1 thread, 8 grains of 32 samples a step: measured 1.8 times as fast as one worker of 2 threads
           memory      312.4 MB at most, 45.1 MB planned for the model
           energy      1234 J
           model       out/model.safetensors"#]];
@@ -145,7 +145,8 @@ fn report_json_comes_back_and_has_the_keys_that_scripts_read() {
           },
           "model_path": "out/model.safetensors"
         }
-    "#]].assert_eq(&text);
+    "#]]
+    .assert_eq(&text);
 }
 
 #[test]

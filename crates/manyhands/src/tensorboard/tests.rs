@@ -18,28 +18,37 @@ fn check(events: impl IntoIterator<Item = Event>, expected: Expect) {
 
 #[test]
 fn a_file_starts_with_its_version() {
-    check([Event::version(1.5)], expect![[r#"
+    check(
+        [Event::version(1.5)],
+        expect![[r#"
         1800000000000000a37f4b2209000000000000f83f1a0d627261696e2e457665
-        6e743a322a28646c"#]]);
+        6e743a322a28646c"#]],
+    );
 }
 
 #[test]
 fn scalars_and_restarts_have_the_bytes_that_tensorboard_reads() {
     let events = [Event::scalar(1.5, 300, "train/loss", 0.25), Event::restart(2.0, 301)];
-    check(events, expect![[r#"
+    check(
+        events,
+        expect![[r#"
         2100000000000000017becf609000000000000f83f10ac022a130a110a0a7472
         61696e2f6c6f7373150000803e6557981f100000000000000095fbfe18090000
-        00000000004010ad023a0208013264e72b"#]]);
+        00000000004010ad023a0208013264e72b"#]],
+    );
 }
 
 #[test]
 fn histograms_have_the_bytes_that_tensorboard_reads() {
-    check([Event::histogram(1.5, 1, "w", &[0.5, 0.5, 0.52])], expect![[r#"
+    check(
+        [Event::histogram(1.5, 1, "w", &[0.5, 0.5, 0.52])],
+        expect![[r#"
         7500000000000000d7d9417809000000000000f83f10012a680a660a01772a61
         09000000000000e03f11a4703d0ad7a3e03f1900000000000008402152b81e85
         eb51f83f292cd49ae61da7e83f3218fae55a25d31fde3fb03125ee8091e03f0f
         1d5c6ca739e23f3a1800000000000000000000000000000040000000000000f0
-        3f58e47624"#]]);
+        3f58e47624"#]],
+    );
 }
 
 #[test]
@@ -49,7 +58,9 @@ fn graphs_have_the_bytes_that_tensorboard_reads() {
     let w = g.weight("w", [2, 3], Init::Normal(0.5)).unwrap();
     let h = x.matmul(&w).unwrap().relu().unwrap().relu().unwrap();
     g.output("h", &h).unwrap();
-    check([Event::graph(1.5, &g.finish())], expect![[r#"
+    check(
+        [Event::graph(1.5, &g.finish())],
+        expect![[r#"
         6a02000000000000b321ce1809000000000000f83f100022dc040a770a017812
         05696e7075742a1e0a0e5f6f75747075745f736861706573120c0a0a3a081202
         0808120208022a070a0154120230012a420a0a61747472696275746573123412
@@ -69,7 +80,8 @@ fn graphs_have_the_bytes_that_tensorboard_reads() {
         72656c755f31120472656c751a0472656c752a1e0a0e5f6f75747075745f7368
         61706573120c0a0a3a0812020808120208032a070a0154120230012a200a0a61
         747472696275746573121212107b22756e617279223a2272656c75227d0a130a
-        016812066f75747075741a0672656c755f312202081656cdb74c"#]]);
+        016812066f75747075741a0672656c755f312202081656cdb74c"#]],
+    );
 }
 
 #[test]
