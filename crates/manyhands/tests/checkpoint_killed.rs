@@ -2,6 +2,8 @@
 //!
 //! The child is this test binary itself, told by an environment variable where to save.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -116,9 +116,9 @@ fn attribute(definition: Message, name: &str, value: &Message) -> Message {
 
 /// As `TensorShapeProto`.
 fn shape(ty: &TensorType) -> Message {
-    ty.shape
-        .iter()
-        .fold(Message::new(), |shape, &size| shape.message(2, &Message::new().integer(1, size as i64)))
+    ty.shape.iter().fold(Message::new(), |shape, &size| {
+        shape.message(2, &Message::new().integer(1, size as i64))
+    })
 }
 
 /// The number of an element type in TensorFlow's `types.proto`.

@@ -1,0 +1,285 @@
+//! What a run came to: `report.json` for scripts, one screen of lines for people.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::Machine;
+use crate::number;
+
+/// The version of the format of `report.json`.
+pub const REPORT_FORMAT: u64 = 1;
+
+/// What a run came to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// The version of this format.
+    pub format: u64,
+    /// The name of the job.
+    pub job: String,
+    /// The model in a few words, such as `dense 512 relu, dense 10`.
+    pub model: String,
+    /// Why it ended, as a sentence's end: `all epochs are done`, `stopped early: ...`, `interrupted`.
+    pub ending: String,
+    /// The step that a resumed run went on from.
+    pub resumed_from_step: Option<u64>,
+    /// Trained numbers of the model.
+    pub n_parameters: u64,
+    /// Epochs done, in all.
+    pub epochs: u64,
+    /// Steps done, in all.
+    pub steps: u64,
+    /// Samples used by this process, those seen again in later epochs included.
+    pub samples: u64,
+    /// Training samples per second of training time: evaluation, checkpoints and reading not counted.
+    pub samples_per_second: f64,
+    /// Losses and metrics of the final model.
+    pub metrics: FinalMetrics,
+    /// Where the time of this process went.
+    pub seconds: Seconds,
+    /// How the work was spread.
+    pub setup: Setup,
+    /// Memory in use.
+    pub memory: Memory,
+    /// Energy of the processor packages.
+    pub energy: Energy,
+    /// What the machine has.
+    pub machine: Machine,
+    /// Where the model lies.
+    pub model_path: PathBuf,
+}
+
+/// Losses and metrics by name, per part of the data.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FinalMetrics {
+    /// Of the training part, over the last epoch as it was trained.
+    #[serde(with = "number::by_name")]
+    pub train: BTreeMap<String, f64>,
+    /// Of the validation part; empty without one.
+    #[serde(with = "number::by_name")]
+    pub validation: BTreeMap<String, f64>,
+    /// Of the test part; empty without one.
+    #[serde(with = "number::by_name")]
+    pub test: BTreeMap<String, f64>,
+}
+
+/// Where the time went, in seconds on the clock of the training thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Seconds {
+    /// From start to end.
+    pub total: f64,
+    /// Reading the data before the first step.
+    pub reading: f64,
+    /// Training steps.
+    pub compute: f64,
+    /// Waiting for the next batch.
+    pub input: f64,
+    /// Validation and test.
+    pub evaluation: f64,
+    /// Writing checkpoints and the model.
+    pub checkpoints: f64,
+    /// All else: compiling, choosing a set-up, progress, event files.
+    pub other: f64,
+}
+
+impl Seconds {
+    /// With all else as what the named parts leave of the total.
+    pub fn with_other(self) -> Seconds {
+        let named = self.reading + self.compute + self.input + self.evaluation + self.checkpoints;
+        Seconds { other: (self.total - named).max(0.0), ..self }
+    }
+
+    /// The parts by name, in the order in which they are told.
+    pub fn parts(&self) -> [(&'static str, f64); 6] {
+        [
+            ("compute", self.compute),
+            ("waiting for input", self.input),
+            ("evaluation", self.evaluation),
+            ("checkpoints", self.checkpoints),
+            ("reading", self.reading),
+            ("other", self.other),
+        ]
+    }
+}
+
+/// How the work was spread over the machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Setup {
+    /// Workers of this process.
+    pub workers: usize,
+    /// Threads of each.
+    pub threads: usize,
+    /// Samples per step.
+    pub batch: usize,
+    /// Samples per grain.
+    pub grain: usize,
+    /// Grains per step.
+    pub grains: usize,
+    /// Why it was chosen, as a clause.
+    pub reason: String,
+    /// What executed the programs, such as `cpu`.
+    pub device: String,
+    /// Runs with the same kernel set give the same bits.
+    pub kernel_set: String,
+}
+
+/// Memory in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// The most that the process had in use, where the system tells.
+    pub peak_bytes: Option<u64>,
+    /// What the devices planned for programs and parameters, all workers together.
+    pub planned_device_bytes: u64,
+}
+
+/// Energy of the processor packages: joules, or why they are not known.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Energy {
+    /// So many joules from start to end. Other processes of the machine are in it.
+    Joules(f64),
+    /// Not known, for this reason.
+    Unknown(String),
+}
+
+impl From<Result<f64, String>> for Energy {
+    fn from(measured: Result<f64, String>) -> Energy {
+        measured.map_or_else(Energy::Unknown, Energy::Joules)
+    }
+}
+
+impl Report {
+    /// The text of `report.json`.
+    pub fn to_json(&self) -> String {
+        let mut text = serde_json::to_string_pretty(self).expect("all fields can be written");
+        text.push('\n');
+        text
+    }
+
+    /// One screen for people.
+    pub fn summary_lines(&self) -> Vec<String> {
+        let mut lines = vec![self.headline()];
+        let parts = [
+            ("test", &self.metrics.test),
+            ("validation", &self.metrics.validation),
+            ("train", &self.metrics.train),
+        ];
+        for (part, metrics) in parts.into_iter().filter(|(_, metrics)| !metrics.is_empty()) {
+            lines.push(entry(part, &metrics_text(metrics)));
+        }
+        lines.push(entry("time", &self.time_text()));
+        lines.push(entry("set-up", &self.setup_text()));
+        lines.push(entry("memory", &self.memory_text()));
+        if let Energy::Joules(joules) = self.energy {
+            lines.push(entry("energy", &format!("{} J", rounded(joules))));
+        }
+        lines.push(entry("model", &self.model_path.display().to_string()));
+        lines
+    }
+
+    fn headline(&self) -> String {
+        format!(
+            "{}: {}; {}, {}, {}",
+            self.job,
+            self.ending,
+            counted(self.epochs, "epoch"),
+            counted(self.steps, "step"),
+            counted(self.n_parameters, "parameter"),
+        )
+    }
+
+    fn time_text(&self) -> String {
+        let Seconds { total, .. } = self.seconds;
+        let share = |(name, seconds): (&str, f64)| {
+            let percent = if total > 0.0 { 100.0 * seconds / total } else { 0.0 };
+            (percent >= 0.5).then(|| format!("{name} {percent:.0} %"))
+        };
+        let shares: Vec<String> = self.seconds.parts().into_iter().filter_map(share).collect();
+        let rate = grouped(self.samples_per_second.max(0.0).round() as u64);
+        format!("{} ({}); {rate} samples/s", duration(total), shares.join(", "))
+    }
+
+    fn setup_text(&self) -> String {
+        let Setup { workers, threads, grain, grains, reason, .. } = &self.setup;
+        let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+        format!(
+            "{} of {}, {} of {} a step{reason}",
+            counted(*workers as u64, "worker"),
+            counted(*threads as u64, "thread"),
+            counted(*grains as u64, "grain"),
+            counted(*grain as u64, "sample"),
+        )
+    }
+
+    fn memory_text(&self) -> String {
+        let planned = format!("{} planned for the model", bytes(self.memory.planned_device_bytes));
+        match self.memory.peak_bytes {
+            Some(peak) => format!("{} at most, {planned}", bytes(peak)),
+            None => planned,
+        }
+    }
+}
+
+/// A line of the summary.
+fn entry(name: &str, text: &str) -> String {
+    format!("  {name:<11} {text}")
+}
+
+/// The loss last: people look for their metric first.
+fn metrics_text(metrics: &BTreeMap<String, f64>) -> String {
+    let (loss, others): (Vec<_>, Vec<_>) = metrics.iter().partition(|(name, _)| *name == "loss");
+    let text = |(name, value): (&String, &f64)| format!("{name} {}", rounded(*value));
+    others.into_iter().chain(loss).map(text).collect::<Vec<_>>().join(", ")
+}
+
+/// Four digits that matter.
+fn rounded(value: f64) -> String {
+    match value.abs() {
+        size if !size.is_finite() => value.to_string(),
+        size if size != 0.0 && !(1e-3..1e6).contains(&size) => format!("{value:.3e}"),
+        size if size >= 1000.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.2}"),
+        _ => format!("{value:.4}"),
+    }
+}
+
+/// `1 step`, `2 steps`.
+fn counted(n: u64, what: &str) -> String {
+    format!("{} {what}{}", grouped(n), if n == 1 { "" } else { "s" })
+}
+
+/// Digits in groups of three: `1 234 567`.
+fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (idx, digit) in digits.chars().enumerate() {
+        if idx > 0 && (digits.len() - idx).is_multiple_of(3) {
+            text.push(' ');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn duration(seconds: f64) -> String {
+    let whole = seconds.max(0.0).round() as u64;
+    match whole {
+        0..60 if seconds < 9.95 => format!("{seconds:.1} s"),
+        0..60 => format!("{whole} s"),
+        60..3600 => format!("{} min {} s", whole / 60, whole % 60),
+        _ => format!("{} h {} min", whole / 3600, whole / 60 % 60),
+    }
+}
+
+fn bytes(n: u64) -> String {
+    let n = n as f64;
+    match n {
+        n if n >= 1e9 => format!("{:.2} GB", n / 1e9),
+        n if n >= 1e6 => format!("{:.1} MB", n / 1e6),
+        n => format!("{:.1} kB", n / 1e3),
+    }
+}
+
+#[cfg(test)]
+mod tests;
