@@ -6,6 +6,7 @@
 pub mod bench;
 pub mod catalog;
 mod choice;
+pub mod docs;
 mod error;
 mod initial;
 pub mod job;
