@@ -131,7 +131,8 @@ impl Default for RunningStatistics {
 
 impl RunningStatistics {
     /// Updates the running mean and variance (parameters with [`Role::Statistic`]) from those of each grain, averaged over
-    /// grains. `n_samples` is how many elements per channel a grain has: the running variance is the unbiased one.
+    /// grains by how many elements per channel (`n_samples`) each has; the running variance is the unbiased one. What runs
+    /// once a step does not depend on the size of a grain, so that an epoch's short last grain adds to the same sums.
     #[track_caller]
     pub fn add_updates(
         &self,
@@ -142,9 +143,11 @@ impl RunningStatistics {
     ) -> Result<(), ProgramError> {
         let holds = (0.0..=1.0).contains(&self.momentum);
         setting("the momentum of running statistics", "between 0 and 1", self.momentum, holds)?;
-        let unbiased = n_samples as f64 / n_samples.saturating_sub(1).max(1) as f64;
-        self.follow(builder, mean, running_mean, 1.0)?;
-        self.follow(builder, variance, running_variance, unbiased)
+        let n = n_samples as f64;
+        let unbiased = n * n / n_samples.saturating_sub(1).max(1) as f64;
+        let total = builder.scalar(mean.dtype(), n)?.grain_sum()?;
+        self.follow(builder, mean, running_mean, n, &total)?;
+        self.follow(builder, variance, running_variance, unbiased, &total)
     }
 
     fn follow(
@@ -153,11 +156,11 @@ impl RunningStatistics {
         now: &Value,
         running: &Value,
         factor: f64,
+        total: &Value,
     ) -> Result<(), ProgramError> {
-        let n_grains = builder.scalar(now.dtype(), 1.0)?.grain_sum()?;
-        let average = (now.grain_sum()? / n_grains)?;
+        let average = ((now * factor)?.grain_sum()? / total)?;
         let kept = (running * (1.0 - self.momentum))?;
-        let next = (kept + (average * (self.momentum * factor))?)?;
+        let next = (kept + (average * self.momentum)?)?;
         builder.update(running, &next)
     }
 }

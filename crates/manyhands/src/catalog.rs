@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::choice::{Choice, Request, value_of};
+use crate::job::schema::Node;
 
 /// Why a choice was not understood.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -186,8 +187,12 @@ pub struct Setting<'a> {
     pub name: &'a str,
     /// What it does.
     pub about: &'a str,
-    /// Its default; none where it must be given.
+    /// What it takes, in words: `a whole number`.
+    pub takes: String,
+    /// Its default, where that is a value that can be written.
     pub default: Option<&'a Value>,
+    /// Whether it must be given.
+    pub is_required: bool,
 }
 
 impl<T: ?Sized> Entry<T> {
@@ -203,11 +208,13 @@ impl<T: ?Sized> Entry<T> {
 
     /// Its settings, in the order of words.
     pub fn settings(&self) -> impl Iterator<Item = Setting<'_>> {
-        let properties = self.schema.get("properties").and_then(Value::as_object);
-        properties.into_iter().flatten().map(|(name, schema)| Setting {
+        let root = Node::root(&self.schema);
+        root.properties().map(move |(name, node)| Setting {
             name,
-            about: schema.get("description").and_then(Value::as_str).unwrap_or_default(),
-            default: schema.get("default"),
+            about: node.about(),
+            takes: node.describe(),
+            default: node.default(),
+            is_required: root.requires(name),
         })
     }
 }

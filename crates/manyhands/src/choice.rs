@@ -48,14 +48,14 @@ impl Choice {
         match self {
             Choice::Words(text) => {
                 let mut parts = parts(text).into_iter();
-                let name = parts.next()?;
+                let name = parts.next()?.text;
                 let (mut words, mut settings) = (Vec::new(), Map::new());
-                for part in parts {
-                    match part.split_once('=') {
-                        Some((key, value)) => {
-                            settings.insert(key.to_string(), value_of(value));
+                for Part { text, equals } in parts {
+                    match equals {
+                        Some(at) => {
+                            settings.insert(text[..at].to_string(), value_of(&text[at + 1..]));
                         }
-                        None => words.push(part),
+                        None => words.push(text),
                     }
                 }
                 Some(Request { name, words, settings })
@@ -90,51 +90,73 @@ impl fmt::Display for Choice {
     }
 }
 
+/// A word of a text, and where its first `=` is, if it is a setting by name.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Part {
+    text: String,
+    equals: Option<usize>,
+}
+
 /// The words of a text. Quotes hold words together and go; brackets hold them together and stay: `bidirectional "lstm 64"`,
-/// `reshape [7, 7, 64]`.
-fn parts(text: &str) -> Vec<String> {
-    let (mut parts, mut part, mut within) = (Vec::new(), String::new(), false);
+/// `reshape [7, 7, 64]`. An equals sign inside either belongs to what is held together.
+fn parts(text: &str) -> Vec<Part> {
+    let (mut parts, mut part) = (Vec::new(), None::<Part>);
     let (mut quote, mut depth) = (None, 0usize);
     for c in text.chars() {
+        if quote.is_none() && depth == 0 && c.is_whitespace() {
+            parts.extend(part.take());
+            continue;
+        }
+        let Part { text, equals } = part.get_or_insert_default();
+        // Inside brackets the text is JSON, whose quotes say what is a string.
+        let mut kept = true;
         match (quote, c) {
-            (Some(open), c) if c == open && depth == 0 => quote = None,
-            (Some(open), c) if c == open => {
-                quote = None;
-                part.push(c);
-            }
-            (None, '"' | '\'') => {
-                (quote, within) = (Some(c), true);
-                // Inside brackets the text is JSON, whose quotes say what is a string.
-                if depth > 0 {
-                    part.push(c);
-                }
-            }
-            (None, c) if c.is_whitespace() && depth == 0 => {
-                if within {
-                    parts.push(std::mem::take(&mut part));
-                }
-                within = false;
-            }
-            (quote, c) => {
-                if quote.is_none() {
-                    match c {
-                        '[' | '{' => depth += 1,
-                        ']' | '}' => depth = depth.saturating_sub(1),
-                        _ => {}
-                    }
-                }
-                within = true;
-                part.push(c);
-            }
+            (Some(open), c) if c == open => (quote, kept) = (None, depth > 0),
+            (Some(_), _) => {}
+            (None, '"' | '\'') => (quote, kept) = (Some(c), depth > 0),
+            (None, '[' | '{') => depth += 1,
+            (None, ']' | '}') => depth = depth.saturating_sub(1),
+            (None, '=') if depth == 0 && equals.is_none() => *equals = Some(text.len()),
+            (None, _) => {}
+        }
+        if kept {
+            text.push(c);
         }
     }
-    if within {
-        parts.push(part);
-    }
+    parts.extend(part);
     parts
 }
 
 /// A word as a value: a number, `true`, `false`, a JSON list or table where it reads as one, else a string.
 pub(crate) fn value_of(word: &str) -> Value {
     serde_json::from_str(word).unwrap_or_else(|_| Value::String(word.to_string()))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a panic is how a test says that it cannot go on
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotes_and_brackets_hold_words_together() {
+        let check = |text: &str, expected: &[&str]| {
+            let found: Vec<String> = parts(text).into_iter().map(|part| part.text).collect();
+            assert_eq!(found, expected);
+        };
+        check("  dense 512\trelu ", &["dense", "512", "relu"]);
+        check("bidirectional \"lstm 64\"", &["bidirectional", "lstm 64"]);
+        check("bidirectional layer='gru 64'", &["bidirectional", "layer=gru 64"]);
+        check("reshape [7, 7, 64]", &["reshape", "[7, 7, 64]"]);
+        check("dense 4 init={\"normal\": 0.1}", &["dense", "4", "init={\"normal\": 0.1}"]);
+        check("x \"\" y", &["x", "", "y"]);
+        check("", &[]);
+    }
+
+    #[test]
+    fn only_an_equals_sign_outside_of_quotes_names_a_setting() {
+        let request = Choice::from("residual \"lstm 64 sequences=true\" a=b=c [\"d=e\"]").request();
+        let request = request.unwrap();
+        assert_eq!(request.words, ["lstm 64 sequences=true", "[\"d=e\"]"]);
+        assert_eq!(Value::Object(request.settings), serde_json::json!({ "a": "b=c" }));
+    }
 }

@@ -5,8 +5,8 @@ use manyhands_program::{Adagrad, Adam, AdamW, Lamb, Optimizer, RmsProp, Sgd, Upd
 use crate::catalog::Catalog;
 use crate::layers::{self, Layer};
 use crate::losses::{self, Loss};
-use crate::metrics::Metric;
-use crate::schedules::Schedule;
+use crate::metrics::{self, Metric};
+use crate::schedules::{self, Schedule};
 
 /// The catalogs of layers, losses, metrics, optimizers and schedules.
 #[derive(Clone)]
@@ -41,7 +41,9 @@ impl Default for Registry {
         let mut registry = Registry::empty();
         layers::add_built_in(&mut registry.layers);
         losses::add_built_in(&mut registry.losses);
+        metrics::add_built_in(&mut registry.metrics);
         add_optimizers(&mut registry.optimizers);
+        schedules::add_built_in(&mut registry.schedules);
         registry
     }
 }

@@ -70,36 +70,49 @@ fn grains_give_the_step_of_the_whole_batch() {
     }
 }
 
-#[test]
-fn running_statistics_follow_the_mean_over_grains() {
+/// Running statistics of two channels, from grains with so many elements per channel.
+fn following(n_samples: usize, momentum: f64) -> Result<Program, ProgramError> {
     let g = Builder::new("t");
-    let mean = g.input("mean", DType::F32, [2]).unwrap();
-    let variance = g.input("variance", DType::F32, [2]).unwrap();
+    let mean = g.input("mean", DType::F32, [2])?;
+    let variance = g.input("variance", DType::F32, [2])?;
     let kept = |name: &str| {
         let ty = TensorType::new(DType::F32, [2]);
-        g.parameter(name, ty, Role::Statistic, Init::Constant(0.0)).unwrap()
+        g.parameter(name, ty, Role::Statistic, Init::Constant(0.0))
     };
-    let running = [&kept("running_mean"), &kept("running_variance")];
-    let statistics = RunningStatistics::default();
-    statistics.add_updates(&g, [&mean, &variance], running, 5).unwrap();
-    let split = split_grains(&g.finish()).unwrap();
-    // Two grains whose statistics add up to 2 and 4: the average is 1 and 2, of which a tenth is taken.
+    let running = [&kept("running_mean")?, &kept("running_variance")?];
+    RunningStatistics { momentum }.add_updates(&g, [&mean, &variance], running, n_samples)?;
+    Ok(g.finish())
+}
+
+#[test]
+fn running_statistics_follow_the_mean_over_grains() {
+    // A grain of 5 and a short one of 3.
+    let grains = [(5, [1.0, -2.0], [1.5, 0.5]), (3, [2.0, 4.0], [3.0, 0.0])];
+    let splits = grains.map(|(n, ..)| split_grains(&following(n, 0.1).unwrap()).unwrap());
+    assert_eq!(splits[0].step, splits[1].step, "a step has grains of both sizes");
     let mut given = arguments(&[
         ("running_mean", tensor(&[2], &[10.0, 0.0])),
         ("running_variance", tensor(&[2], &[10.0, 0.0])),
     ]);
-    for (name, id) in split.step.inputs() {
-        let is_count = split.step.ty(id).shape.rank() == 0;
-        let total = if is_count { tensor(&[], &[2.0]) } else { tensor(&[2], &[2.0, 4.0]) };
-        given.insert(name.to_string(), total);
+    let sums = grains.iter().zip(&splits).map(|((_, mean, variance), split)| {
+        let (mean, variance) = (tensor(&[2], mean), tensor(&[2], variance));
+        run(&split.grain, &arguments(&[("mean", mean), ("variance", variance)]))
+    });
+    let sums: Vec<_> = sums.collect();
+    for ((name, left), (_, right)) in sums[0].iter().zip(&sums[1]) {
+        let total = left.to_f64().into_iter().zip(right.to_f64()).map(|(a, b)| (a + b) as f32);
+        let total = Tensor::new(left.shape(), &total.collect::<Vec<_>>()).unwrap();
+        given.insert(name.clone(), total);
     }
     let results: Vec<Vec<f64>> =
-        run(&split.step, &given).into_iter().map(|(_, t)| t.to_f64()).collect();
+        run(&splits[0].step, &given).into_iter().map(|(_, t)| t.to_f64()).collect();
     let near = |found: &[f64], expected: [f64; 2]| {
         found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-5)
     };
-    assert!(near(&results[0], [9.1, 0.2]), "{results:?}");
-    assert!(near(&results[1], [9.0 + 0.1 * 1.25, 0.2 * 1.25]), "{results:?}");
-    let wrong = RunningStatistics { momentum: 1.5 };
-    assert!(wrong.add_updates(&Builder::new("t"), [&mean, &mean], running, 5).is_err());
+    // Means over 8 elements; unbiased variances of 5 and of 3; a tenth of each is taken.
+    let [first, second] = [(5.0 + 6.0) / 8.0, (-10.0 + 12.0) / 8.0];
+    assert!(near(&results[0], [9.0 + 0.1 * first, 0.1 * second]), "{results:?}");
+    let [first, second] = [(5.0 * 1.5 * 1.25 + 3.0 * 3.0 * 1.5) / 8.0, 5.0 * 0.5 * 1.25 / 8.0];
+    assert!(near(&results[1], [9.0 + 0.1 * first, 0.1 * second]), "{results:?}");
+    assert!(following(5, 1.5).is_err());
 }

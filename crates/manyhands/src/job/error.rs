@@ -66,18 +66,14 @@ pub enum JobError {
         problem: String,
     },
     /// No such key.
-    #[error("{place}there is no key `{key}`; {}", advice(.table, .near, .known))]
+    #[error("{place}there is no key `{key}`; {advice}")]
     UnknownKey {
         /// Where it is written.
         place: Place,
         /// The key, with the tables around it.
         key: String,
-        /// The table that it stands in; empty for the job itself.
-        table: String,
-        /// The nearest key there is, if one is near.
-        near: Option<String>,
-        /// The keys of that table.
-        known: Vec<String>,
+        /// What may be meant.
+        advice: Advice,
     },
     /// A key that a job must have.
     #[error("{place}the key `{key}` is missing: {about}")]
@@ -162,10 +158,28 @@ impl From<CheckError> for JobError {
     }
 }
 
-fn advice(table: &str, near: &Option<String>, known: &[String]) -> String {
-    match near {
-        Some(near) => format!("did you mean `{near}`?"),
-        None if table.is_empty() => format!("a job has {}", known.join(", ")),
-        None => format!("`{table}` has {}", known.join(", ")),
+/// What may be meant by a key that there is not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// A key much like it.
+    Near(String),
+    /// Nothing alike: the keys that the table has.
+    Known {
+        /// The table; empty for the job itself.
+        table: String,
+        /// Its keys.
+        keys: Vec<String>,
+    },
+}
+
+impl fmt::Display for Advice {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Advice::Near(key) => write!(f, "did you mean `{key}`?"),
+            Advice::Known { table, keys } if table.is_empty() => {
+                write!(f, "a job has {}", keys.join(", "))
+            }
+            Advice::Known { table, keys } => write!(f, "`{table}` has {}", keys.join(", ")),
+        }
     }
 }

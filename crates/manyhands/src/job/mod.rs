@@ -13,7 +13,8 @@ pub(crate) mod schema;
 
 pub use builder::JobBuilder;
 pub use check::CheckError;
-pub use error::{JobError, Place};
+pub use error::{Advice, JobError, Place};
+pub(crate) use keys::sentence;
 pub use keys::{Key, Name};
 pub use parse::Draft;
 

@@ -7,7 +7,7 @@ use std::path;
 use serde_json::{Map, Value};
 
 use super::Job;
-use super::error::{JobError, Place};
+use super::error::{Advice, JobError, Place};
 use super::path::Path;
 use super::places::{self, Places};
 use super::schema::{JOB, Misfit, Node, found};
@@ -106,9 +106,7 @@ impl Draft {
             Misfit::UnknownKey { path, known } => JobError::UnknownKey {
                 place: self.places.of_key(&path),
                 key: path.to_string(),
-                table: path.parent().unwrap_or_default().to_string(),
-                near: near(&path, &known),
-                known,
+                advice: advice(&path, known),
             },
             Misfit::MissingKey { path, about } => JobError::MissingKey {
                 place: self.places.of_key(&path),
@@ -126,15 +124,16 @@ impl Draft {
 }
 
 /// The key that is meant: one of the same table, else one of the same name elsewhere.
-fn near(path: &Path, known: &[String]) -> Option<String> {
-    let name = path.last();
-    let sibling = nearest_name(name, known.iter().map(String::as_str));
-    let sibling = sibling.map(|near| path.parent().unwrap_or_default().with(&near).to_string());
-    sibling.or_else(|| {
-        let keys = Job::keys();
-        let same = keys.iter().find(|key| key.path.rsplit('.').next() == Some(name));
-        same.map(|key| key.path.clone())
-    })
+fn advice(path: &Path, known: Vec<String>) -> Advice {
+    let (name, table) = (path.last(), path.parent().unwrap_or_default());
+    if let Some(near) = nearest_name(name, known.iter().map(String::as_str)) {
+        return Advice::Near(table.with(&near).to_string());
+    }
+    let mut elsewhere = Job::keys().into_iter();
+    match elsewhere.find(|key| key.path.rsplit('.').next() == Some(name)) {
+        Some(same) => Advice::Near(same.path),
+        None => Advice::Known { table: table.to_string(), keys: known },
+    }
 }
 
 /// Puts a value at a path, making tables and lists on the way.

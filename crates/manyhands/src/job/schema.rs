@@ -81,7 +81,7 @@ impl<'s> Node<'s> {
         own.and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// The default, where it has one.
+    /// The default, where that is a value that can be written.
     pub(crate) fn default(self) -> Option<&'s Value> {
         self.get("default").filter(|value| !value.is_null())
     }
