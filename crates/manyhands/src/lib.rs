@@ -12,6 +12,7 @@ pub mod job;
 pub mod layers;
 pub mod losses;
 pub mod metrics;
+pub mod predictions;
 mod registry;
 pub mod schedules;
 pub mod train;
