@@ -59,6 +59,9 @@ pub(crate) struct Train {
     /// The folder of the results; instead of the job's `output.folder`. Made if it is not there.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub out: Option<PathBuf>,
+    /// Begin anew where the folder holds an unfinished run, which is lost. Refused unless said.
+    #[arg(long)]
+    pub overwrite: bool,
     #[command(flatten)]
     pub show: Show,
     #[command(flatten)]

@@ -1,115 +1,83 @@
 //! `manyhands check`.
 
+use manyhands::train::Planned;
+use serde_json::json;
+
 use crate::arguments::Check;
 use crate::exit::Failure;
 use crate::figures::{count, counted};
-use crate::library::{self, Plan};
+use crate::library;
 use crate::output::{print, print_json};
 
 pub(crate) fn run(arguments: &Check) -> Result<(), Failure> {
-    let plan = library::plan(&arguments.job, &arguments.overrides.set)?;
-    if arguments.json { print_json(&plan) } else { print(&describe(&plan)) }
+    let (planned, model) = library::plan(&arguments.job, &arguments.overrides.set)?;
+    if arguments.json {
+        print_json(&json!({
+            "samples": planned.n_samples,
+            "validation_samples": planned.n_validation,
+            "test_samples": planned.n_test,
+            "weights": planned.n_weights,
+            "batch": planned.batch,
+            "grain": planned.grain,
+            "steps_per_epoch": planned.steps_per_epoch,
+            "epochs": planned.n_epochs,
+            "steps": planned.n_steps,
+            "model": model,
+        }))
+    } else {
+        print(&describe(&planned, &model))
+    }
 }
 
-fn describe(plan: &Plan) -> String {
-    let mut lines = vec![];
-    let mut line = |term: &str, about: String| lines.push(format!("{term:<10}{about}"));
-    line(
-        "data",
-        format!(
-            "{} to train on, {} to validate on, {} to test on",
-            counted(plan.samples, "sample"),
-            count(plan.validation),
-            count(plan.test)
-        ),
-    );
-    line("inputs", plan.inputs.join(", "));
-    if let Some(n_classes) = plan.classes {
-        line("classes", count(n_classes));
-    }
-    line("model", counted(plan.weights, "weight"));
-    let widths = widths(plan);
-    for layer in &plan.layers {
-        let (name, written, shape) = (&layer.name, &layer.layer, format!("{:?}", layer.shape));
-        let weights = counted(layer.weights, "weight");
-        line(
-            "",
-            format!(
-                "{name:<0$}  {written:<1$}  {shape:<2$}  {weights}",
-                widths[0], widths[1], widths[2]
-            ),
-        );
-    }
-    line(
-        "steps",
-        format!(
-            "{} of {}: {} in all; {} a step, in grains of {}",
-            counted(plan.epochs, "epoch"),
-            count(plan.steps_per_epoch),
-            count(plan.steps),
-            counted(plan.batch, "sample"),
-            count(plan.grain)
-        ),
-    );
-    line("set-up", plan.set_up.clone());
-    line("results", plan.folder.display().to_string());
-    lines.join("\n")
-}
-
-/// How wide the names, layers and shapes are.
-fn widths(plan: &Plan) -> [usize; 3] {
-    let of = |width: &dyn Fn(&library::PlannedLayer) -> usize| {
-        plan.layers.iter().map(width).max().unwrap_or(0)
+fn describe(planned: &Planned, model: &str) -> String {
+    let held_out = |n: usize, purpose: &str| match n {
+        0 => format!("nothing to {purpose} on"),
+        n => format!("{} to {purpose} on", count(n)),
     };
-    [
-        of(&|layer| layer.name.chars().count()),
-        of(&|layer| layer.layer.chars().count()),
-        of(&|layer| format!("{:?}", layer.shape).len()),
-    ]
+    let data = format!(
+        "{} to train on, {}, {}",
+        counted(planned.n_samples, "sample"),
+        held_out(planned.n_validation, "validate"),
+        held_out(planned.n_test, "test")
+    );
+    let steps = format!(
+        "{} of {}, {} in all; {} a step, in grains of {}",
+        counted(planned.n_epochs, "epoch"),
+        counted(planned.steps_per_epoch, "step"),
+        count(planned.n_steps),
+        counted(planned.batch, "sample"),
+        count(planned.grain)
+    );
+    let layers: String = model.trim_end().lines().map(|line| format!("\n  {line}")).collect();
+    let weights = counted(planned.n_weights, "weight");
+    format!("data   {data}\nsteps  {steps}\nmodel  {weights}{layers}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::library::PlannedLayer;
 
     #[test]
     fn a_plan_reads_as_a_table() {
-        let layer = |name: &str, layer: &str, shape: &[usize], weights| PlannedLayer {
-            name: name.into(),
-            layer: layer.into(),
-            shape: shape.into(),
-            weights,
-        };
-        let plan = Plan {
-            samples: 1438,
-            validation: 0,
-            test: 359,
-            inputs: vec!["features f32 [64]".into()],
-            classes: Some(10),
-            layers: vec![
-                layer("dense0", "dense 64 relu", &[64], 4160),
-                layer("dense1", "dense 10", &[10], 650),
-            ],
-            weights: 4810,
+        let planned = Planned {
+            n_samples: 1438,
+            n_validation: 0,
+            n_test: 359,
+            n_weights: 4810,
             batch: 32,
             grain: 16,
             steps_per_epoch: 45,
-            epochs: 20,
-            steps: 900,
-            set_up: "measured during the first steps".into(),
-            folder: "runs/digits".into(),
+            n_epochs: 20,
+            n_steps: 900,
+            first_step: 0,
         };
         let expected = "\
-data      1,438 samples to train on, 0 to validate on, 359 to test on
-inputs    features f32 [64]
-classes   10
-model     4,810 weights
-          dense0  dense 64 relu  [64]  4,160 weights
-          dense1  dense 10       [10]  650 weights
-steps     20 epochs of 45: 900 in all; 32 samples a step, in grains of 16
-set-up    measured during the first steps
-results   runs/digits";
-        assert_eq!(describe(&plan), expected);
+data   1,438 samples to train on, nothing to validate on, 359 to test on
+steps  20 epochs of 45 steps, 900 in all; 32 samples a step, in grains of 16
+model  4,810 weights
+  dense0  dense 64 relu  [64]
+  dense1  dense 10       [10]";
+        let model = "dense0  dense 64 relu  [64]\ndense1  dense 10       [10]\n";
+        assert_eq!(describe(&planned, model), expected);
     }
 }

@@ -1,28 +1,36 @@
 //! `manyhands evaluate`.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::arguments::Evaluate;
 use crate::exit::Failure;
 use crate::figures::{counted, value};
-use crate::library::{self, Evaluation};
+use crate::library::{self, Measures};
 use crate::output::{print, print_json};
 
 pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
-    let evaluation = library::evaluate(&arguments.dir, arguments.data.as_deref())?;
-    if arguments.json { print_json(&evaluation) } else { print(&describe(&evaluation)) }
+    let (measures, classes) = library::evaluate(&arguments.dir, arguments.data.as_deref())?;
+    if arguments.json {
+        print_json(&json!({
+            "samples": measures.n_samples,
+            "values": measures.values,
+            "details": measures.details,
+            "classes": classes,
+        }))
+    } else {
+        print(&describe(&measures, &classes))
+    }
 }
 
-fn describe(evaluation: &Evaluation) -> String {
-    let mut text = format!("measured on {}", counted(evaluation.samples, "sample"));
-    let width = evaluation.values.keys().map(|name| name.chars().count()).max().unwrap_or(0);
-    for (name, x) in &evaluation.values {
+fn describe(measures: &Measures, classes: &[String]) -> String {
+    let mut text = format!("measured on {}", counted(measures.n_samples, "sample"));
+    let width = measures.values.keys().map(|name| name.chars().count()).max().unwrap_or(0);
+    for (name, x) in &measures.values {
         text += &format!("\n  {name:<width$}  {}", value(*x));
     }
-    for (name, detail) in &evaluation.details {
+    for (name, detail) in &measures.details {
         match matrix(detail) {
             Some(rows) => {
-                let classes = evaluation.classes.as_deref().unwrap_or_default();
                 text += &format!("\n{name} (a row for each true class)\n{}", table(&rows, classes));
             }
             None => text += &format!("\n{name}: {detail}"),
@@ -53,15 +61,13 @@ fn table(rows: &[Vec<u64>], classes: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn values_and_the_confusion_matrix_stand_in_columns() {
-        let evaluation = Evaluation {
-            samples: 1234,
+        let measures = Measures {
+            n_samples: 1234,
             values: [("accuracy".to_string(), 0.9), ("loss".to_string(), 0.25)].into(),
             details: [("confusion_matrix".to_string(), json!([[100, 2], [3, 4]]))].into(),
-            classes: Some(vec!["cat".into(), "horse".into()]),
         };
         let expected = "\
 measured on 1,234 samples
@@ -70,6 +76,6 @@ measured on 1,234 samples
 confusion_matrix (a row for each true class)
   cat    100    2
   horse    3    4";
-        assert_eq!(describe(&evaluation), expected);
+        assert_eq!(describe(&measures, &["cat".into(), "horse".into()]), expected);
     }
 }

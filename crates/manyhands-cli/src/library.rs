@@ -9,13 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use manyhands::catalog::Catalog;
-use manyhands::train::{Callback, SetUp};
+use manyhands::predictions::PredictionFormat;
+use manyhands::train::{Planned, SetUp};
 use manyhands::{Error, Registry};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::arguments::{Machine, Resume, Train};
+use crate::arguments::{Resume, Train};
 use crate::exit::{Class, Failure};
+use crate::progress::Progress;
 
 /// The class of an error of the library.
 pub(crate) fn class(error: &Error) -> Class {
@@ -26,13 +28,15 @@ pub(crate) fn class(error: &Error) -> Class {
     }
 }
 
+/// What a training came to, and where its results are.
+pub(crate) struct Ended {
+    pub report: Report,
+    pub folder: PathBuf,
+}
+
 /// What a training came to.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
-    /// Where the results are.
-    pub folder: PathBuf,
-    /// Whether training went to its end, early stopping included; false where it was interrupted.
-    pub complete: bool,
     /// Why it ended early, if it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped: Option<String>,
@@ -40,12 +44,10 @@ pub(crate) struct Report {
     pub epochs: usize,
     /// Steps done, those of resumed runs included.
     pub steps: usize,
-    /// Steps that there would be in all.
-    pub n_steps: usize,
-    /// The mean loss of the last epoch.
-    pub loss: f64,
-    /// `validation` and `test`: values by name.
-    pub metrics: BTreeMap<String, BTreeMap<String, f64>>,
+    /// Values by name, on the validation data.
+    pub validation: BTreeMap<String, f64>,
+    /// Values by name, on the test data.
+    pub test: BTreeMap<String, f64>,
     /// Seconds from start to end.
     pub seconds: f64,
     /// Samples trained per second.
@@ -62,66 +64,15 @@ pub(crate) struct Report {
     pub energy_joules: Option<f64>,
 }
 
-/// What a model scores.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Evaluation {
-    /// Samples measured.
-    pub samples: usize,
+/// What was measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Measures {
+    /// How many samples were measured.
+    pub n_samples: usize,
     /// Values by name, `loss` among them.
     pub values: BTreeMap<String, f64>,
-    /// More than a number, by name: the confusion matrix.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    /// What some metrics have to say beyond a number, such as a confusion matrix.
     pub details: BTreeMap<String, Value>,
-    /// The names of the classes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub classes: Option<Vec<String>>,
-}
-
-/// What a job would do.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Plan {
-    /// Samples to train, validate and test on.
-    pub samples: usize,
-    pub validation: usize,
-    pub test: usize,
-    /// What goes into the model: `features f32 [784]`.
-    pub inputs: Vec<String>,
-    /// How many classes there are.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub classes: Option<usize>,
-    /// The layers, in order.
-    pub layers: Vec<PlannedLayer>,
-    /// Numbers that are trained.
-    pub weights: usize,
-    pub batch: usize,
-    pub grain: usize,
-    pub steps_per_epoch: usize,
-    pub epochs: usize,
-    pub steps: usize,
-    /// How the machine would be used, as a sentence.
-    pub set_up: String,
-    /// Where the results would go.
-    pub folder: PathBuf,
-}
-
-/// A layer of a plan.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct PlannedLayer {
-    /// The name of its weights: `dense0`.
-    pub name: String,
-    /// As the job writes it: `dense 512 relu`.
-    pub layer: String,
-    /// The shape that a sample has behind it.
-    pub shape: Vec<usize>,
-    pub weights: usize,
-}
-
-/// How predictions are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PredictionFormat {
-    Csv,
-    Jsonl,
-    Parquet,
 }
 
 /// Everything that a job can name.
@@ -143,26 +94,26 @@ pub(crate) fn job_schema() -> Value {
 /// Trains a job.
 pub(crate) fn train(
     _arguments: &Train,
-    _follower: Box<dyn Callback>,
+    _progress: Progress,
     _stop: Arc<AtomicBool>,
-) -> Result<Report, Failure> {
+) -> Result<Ended, Failure> {
     Err(absent("train"))
 }
 
 /// Goes on with a training.
 pub(crate) fn resume(
     _arguments: &Resume,
-    _follower: Box<dyn Callback>,
+    _progress: Progress,
     _stop: Arc<AtomicBool>,
-) -> Result<Report, Failure> {
+) -> Result<Ended, Failure> {
     Err(absent("resume"))
 }
 
-/// Sets how the machine is used.
-fn use_machine(_machine: &Machine) {}
-
-/// Measures a trained model.
-pub(crate) fn evaluate(_dir: &Path, _data: Option<&str>) -> Result<Evaluation, Failure> {
+/// Measures a trained model; returns the names of its classes too.
+pub(crate) fn evaluate(
+    _dir: &Path,
+    _data: Option<&str>,
+) -> Result<(Measures, Vec<String>), Failure> {
     Err(absent("evaluate"))
 }
 
@@ -176,8 +127,8 @@ pub(crate) fn predict(
     Err(absent("predict"))
 }
 
-/// Says what a job would do.
-pub(crate) fn plan(_job: &Path, _set: &[String]) -> Result<Plan, Failure> {
+/// Says what a job would do: the plan, and the layers as text.
+pub(crate) fn plan(_job: &Path, _set: &[String]) -> Result<(Planned, String), Failure> {
     Err(absent("check"))
 }
 

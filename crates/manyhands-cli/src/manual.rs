@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use clap_mangen::Man;
-use clap_mangen::roff::{Inline, Roff, bold, roman};
+use clap_mangen::roff::{Roff, bold, roman};
 
 use crate::arguments::{self, Completions, Manual};
 use crate::exit::{Class, Failure};
@@ -57,7 +57,7 @@ fn page(command: clap::Command) -> anyhow::Result<String> {
         for (term, about) in section.entries {
             roff.control("TP", []);
             roff.text([bold(term)]);
-            roff.text(vec![Inline::from(roman(about))]);
+            roff.text([roman(about)]);
         }
     }
     roff.to_writer(&mut text)?;

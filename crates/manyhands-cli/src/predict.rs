@@ -5,11 +5,12 @@ use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use manyhands::predictions::PredictionFormat;
 
 use crate::arguments::Predict;
 use crate::exit::{Class, Failure};
 use crate::figures::counted;
-use crate::library::{self, PredictionFormat};
+use crate::library;
 use crate::output::tell;
 
 pub(crate) fn run(arguments: &Predict) -> Result<(), Failure> {
@@ -32,19 +33,13 @@ pub(crate) fn run(arguments: &Predict) -> Result<(), Failure> {
 
 /// The format that a file's name asks for.
 fn format_of(file: &Path) -> Result<PredictionFormat, Failure> {
-    let extension = file.extension().and_then(|e| e.to_str()).map(str::to_ascii_lowercase);
-    match extension.as_deref() {
-        Some("csv") => Ok(PredictionFormat::Csv),
-        Some("jsonl" | "ndjson" | "json") => Ok(PredictionFormat::Jsonl),
-        Some("parquet") => Ok(PredictionFormat::Parquet),
-        _ => {
-            let sentence = format!(
-                "the name of `{}` does not say what to write; it can end in .csv, .jsonl, .ndjson, .json or .parquet",
-                file.display()
-            );
-            Err(Failure::new(Class::Job, sentence))
-        }
-    }
+    PredictionFormat::of(file).ok_or_else(|| {
+        let sentence = format!(
+            "the name of `{}` does not say what to write; it can end in .csv, .jsonl, .ndjson, .json or .parquet",
+            file.display()
+        );
+        Failure::new(Class::Job, sentence)
+    })
 }
 
 /// Fills a file that appears only when it is whole: it is written beside its place, and renamed.
@@ -116,7 +111,7 @@ mod tests {
     fn the_name_of_a_file_says_its_format() {
         let of = |name: &str| format_of(Path::new(name)).map_err(|failure| failure.class);
         assert_eq!(of("a.csv"), Ok(PredictionFormat::Csv));
-        assert_eq!(of("a.b/c.JSONL"), Ok(PredictionFormat::Jsonl));
+        assert_eq!(of("a.b/c.JSONL"), Ok(PredictionFormat::JsonLines));
         assert_eq!(of("x.parquet"), Ok(PredictionFormat::Parquet));
         assert_eq!(of("x.xlsx"), Err(Class::Job));
         assert_eq!(of("csv"), Err(Class::Job));

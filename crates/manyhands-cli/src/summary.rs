@@ -1,6 +1,7 @@
 //! What a training came to, for people (the last lines of `train`) and for machines (its last event).
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde_json::{Value, json};
 
@@ -9,8 +10,8 @@ use crate::library::Report;
 use crate::train::shell_word;
 
 /// The report as the last event of `--json`.
-pub(crate) fn finished(report: &Report) -> Value {
-    let mut event = json!({ "event": "finished" });
+pub(crate) fn finished(report: &Report, folder: &Path) -> Value {
+    let mut event = json!({ "event": "finished", "folder": folder.display().to_string() });
     if let (Some(event), Ok(Value::Object(report))) =
         (event.as_object_mut(), serde_json::to_value(report))
     {
@@ -20,7 +21,7 @@ pub(crate) fn finished(report: &Report) -> Value {
 }
 
 /// The report as text.
-pub(crate) fn describe(report: &Report) -> String {
+pub(crate) fn describe(report: &Report, folder: &Path) -> String {
     let mut lines = vec![format!(
         "trained {}, {} in {}: {} samples/s",
         counted(report.epochs, "epoch"),
@@ -32,8 +33,10 @@ pub(crate) fn describe(report: &Report) -> String {
     if let Some(reason) = &report.stopped {
         line("ended early", reason.clone());
     }
-    for (part, values) in &report.metrics {
-        line(part, measured(values));
+    for (part, values) in [("validation", &report.validation), ("test", &report.test)] {
+        if !values.is_empty() {
+            line(part, measured(values));
+        }
     }
     line("time", shares(&report.time));
     let set_up = &report.set_up;
@@ -52,8 +55,8 @@ pub(crate) fn describe(report: &Report) -> String {
     if let Some(joules) = report.energy_joules {
         line("energy", format!("{joules:.1} J"));
     }
-    line("model", report.folder.join("model.safetensors").display().to_string());
-    let folder = shell_word(&report.folder);
+    line("model", folder.join("model.safetensors").display().to_string());
+    let folder = shell_word(folder);
     lines.push(format!(
         "next:\n  manyhands evaluate {folder}\n  manyhands predict {folder} --data FILE"
     ));
@@ -87,14 +90,11 @@ mod tests {
         let values = BTreeMap::from([("loss".into(), 0.3312), ("accuracy".into(), 0.8812)]);
         let time = [("computing", 8.1), ("reading", 1.9), ("checkpoints", 0.01)];
         Report {
-            folder: "runs/fashion".into(),
-            complete: true,
             stopped: None,
             epochs: 5,
             steps: 2345,
-            n_steps: 2345,
-            loss: 0.31,
-            metrics: BTreeMap::from([("test".into(), values)]),
+            validation: BTreeMap::new(),
+            test: values,
             seconds: 12.34,
             samples_per_second: 24_100.0,
             time: time.map(|(what, s)| (what.to_string(), s)).into(),
@@ -116,14 +116,14 @@ trained 5 epochs, 2,345 steps in 12.3 s: 24,100 samples/s
 next:
   manyhands evaluate runs/fashion
   manyhands predict runs/fashion --data FILE";
-        assert_eq!(describe(&report()), expected);
+        assert_eq!(describe(&report(), Path::new("runs/fashion")), expected);
     }
 
     #[test]
     fn the_last_event_is_the_report() {
-        let event = finished(&report());
+        let event = finished(&report(), Path::new("runs/fashion"));
         assert_eq!(event["event"], "finished");
-        assert_eq!(event["metrics"]["test"]["accuracy"], 0.8812);
+        assert_eq!(event["test"]["accuracy"], 0.8812);
         assert_eq!(event["set_up"]["workers"], 2);
     }
 }

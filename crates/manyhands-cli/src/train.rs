@@ -4,13 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use manyhands::train::Callback;
-
 use crate::arguments::{Resume, Show, Train};
-use crate::exit::{Class, Failure};
-use crate::figures::count;
-use crate::library::{self, Report};
-use crate::output::print;
+use crate::exit::Failure;
+use crate::library::{self, Ended};
+use crate::output::{print, print_json};
 use crate::progress::Progress;
 use crate::{signals, summary};
 
@@ -25,33 +22,20 @@ pub(crate) fn resume(arguments: &Resume) -> Result<(), Failure> {
 /// Runs a training, shows how it goes, and says what came of it.
 fn follow(
     show: Show,
-    run: impl FnOnce(Box<dyn Callback>, Arc<AtomicBool>) -> Result<Report, Failure>,
+    run: impl FnOnce(Progress, Arc<AtomicBool>) -> Result<Ended, Failure>,
 ) -> Result<(), Failure> {
     let stop = signals::stop_flag()?;
     let progress = Progress::new(show, stop.clone());
-    let result = run(Box::new(progress.clone()), stop);
+    let result = run(progress.clone(), stop);
     progress.end();
-    let report = result?;
+    let Ended { report, folder } = result?;
     if show.json {
-        print(&summary::finished(&report).to_string())?;
+        print_json(&summary::finished(&report, &folder))
+    } else if !show.quiet {
+        print(&summary::describe(&report, &folder))
+    } else {
+        Ok(())
     }
-    if !report.complete {
-        return Err(interrupted(&report));
-    }
-    if !show.json && !show.quiet {
-        print(&summary::describe(&report))?;
-    }
-    Ok(())
-}
-
-fn interrupted(report: &Report) -> Failure {
-    let sentence = format!(
-        "interrupted after step {} of {}, and saved; `manyhands resume {}` goes on",
-        count(report.steps),
-        count(report.n_steps),
-        shell_word(&report.folder),
-    );
-    Failure::new(Class::Interrupted, sentence)
 }
 
 /// A path as it can be pasted into a shell.

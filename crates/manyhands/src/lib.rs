@@ -21,6 +21,7 @@ pub mod machine;
 pub mod metrics;
 pub mod model;
 mod number;
+pub mod predictions;
 mod registry;
 pub mod report;
 pub mod schedules;
