@@ -12,12 +12,12 @@ chosen = recipe.arguments(__doc__)
 
 def run(_seed):
     model = nn.Sequential(
-        nn.Conv2d(1, 32, 3), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Dropout(0.25), nn.Linear(64 * 5 * 5, 128), nn.ReLU(), nn.Linear(128, 10),
+        nn.Conv2d(1, 32, 3, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Dropout(0.25), nn.Linear(64 * 7 * 7, 128), nn.ReLU(), nn.Linear(128, 10),
     )
-    optimizer = optim.Adam(model.parameters(), 0.002)
-    recipe.train(model, nn.CrossEntropyLoss(), optimizer, pictures, labels, batch=128, epochs=8)
+    optimizer = optim.Adam(model.parameters(), 0.001)
+    recipe.train(model, nn.CrossEntropyLoss(), optimizer, pictures, labels, batch=64, epochs=8)
     return {"accuracy": recipe.accuracy(model, test_pictures, test_labels)}
 
 

@@ -1,7 +1,8 @@
 """What the PyTorch recipes share: arguments, reading, the training loop with its schedule, and the report.
 
 It follows what a job says, in PyTorch's own words: samples are shuffled anew each epoch, the last short batch counts, the
-rate warms up in a straight line and then falls along a cosine over all steps, and the test comes after the last epoch."""
+rate falls along a cosine over all steps, times a line that rises over those of the warm-up, and the test comes after the
+last epoch."""
 import argparse, csv, gzip, json, math, statistics, time
 from pathlib import Path
 
@@ -45,9 +46,8 @@ def table(path):
 
 def rate_factor(step, n_steps, warm_up):
     """What the rate is multiplied with at a step; the first step is 0."""
-    if step < warm_up:
-        return (step + 1) / warm_up
-    return 0.5 * (1 + math.cos(math.pi * (step - warm_up) / (n_steps - warm_up)))
+    rise = (step + 1) / warm_up if step < warm_up else 1
+    return rise * 0.5 * (1 + math.cos(math.pi * step / n_steps))
 
 
 def train(model, loss, optimizer, inputs, targets, batch, epochs, warm_up=0, clip=None):

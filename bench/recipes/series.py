@@ -3,8 +3,8 @@
 
 usage: series.py FOLDER [--seeds 1,2,3] [--threads N] [--json FILE]
 
-The last fifth of the hours is the test. An hour without a measurement gets the one before, the first ones, which have none
-before, the mean. The label is scaled like the column that it is; the errors are in the unit of the table."""
+The last fifth of the hours is the test. An hour without a measurement gets the one before; the first ones, which have none
+before, are left out. The label is scaled like the column that it is; the errors are in the unit of the table."""
 import torch
 from torch import nn, optim
 
@@ -15,19 +15,18 @@ NUMBERS = ["pm2.5", "DEWP", "TEMP", "PRES", "Iws", "Is", "Ir"]
 
 chosen = recipe.arguments(__doc__)
 columns = recipe.table(chosen.folder / "hourly_beijing_pm.csv")
+first = next(row for row, cell in enumerate(columns["pm2.5"]) if cell not in ("", "NA"))
+columns = {name: cells[first:] for name, cells in columns.items()}
 n_rows = len(columns["pm2.5"])
 n_train = n_rows - round(n_rows / 5)
 
 
 def filled(name):
     """The column as numbers, with the gaps filled."""
-    values = [None if cell in ("", "NA") else float(cell) for cell in columns[name]]
-    known = [value for value in values[:n_train] if value is not None]
-    last, out = sum(known) / len(known), []
-    for value in values:
-        last = last if value is None else value
-        out.append(last)
-    return torch.tensor(out, dtype=torch.float64)
+    values = []
+    for cell in columns[name]:
+        values.append(values[-1] if cell in ("", "NA") else float(cell))
+    return torch.tensor(values, dtype=torch.float64)
 
 
 numbers = torch.stack([filled(name) for name in NUMBERS], 1)
