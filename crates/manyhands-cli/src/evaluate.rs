@@ -1,11 +1,12 @@
 //! `manyhands evaluate`.
 
+use manyhands::train::Measures;
 use serde_json::{Value, json};
 
 use crate::arguments::Evaluate;
 use crate::exit::Failure;
 use crate::figures::{counted, value};
-use crate::library::{self, Measures};
+use crate::library;
 use crate::output::{print, print_json};
 
 pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {

@@ -4,7 +4,6 @@ use manyhands::catalog::Catalog;
 
 use crate::arguments::{self, Help};
 use crate::exit::{Class, Failure};
-use crate::library;
 use crate::output::print;
 use crate::pages::{exit_codes, fill};
 use crate::reference::{Key, keys, things};
@@ -52,7 +51,7 @@ fn unknown(path: &[&str], at: &clap::Command) -> Failure {
 
 /// A topic, or what one more word narrows it down to.
 fn explain(topic: &str, narrower: &[&str]) -> Result<String, Failure> {
-    let registry = library::registry();
+    let registry = manyhands::Registry::default();
     match topic {
         "job" => explain_job(narrower),
         "layers" => catalog(&registry.layers, topic, LAYERS, narrower),
@@ -77,7 +76,7 @@ const METRICS: &str =
     "What `train.metrics` can name: what is measured on the validation and the test data.";
 
 fn explain_job(narrower: &[&str]) -> Result<String, Failure> {
-    let all = keys(&library::job_schema());
+    let all = keys(&manyhands::Job::schema().to_value());
     let Some(wanted) = narrower.first() else {
         let intro = fill(JOB, 0);
         return Ok(format!("{intro}\n\n{}", listed(&all)));

@@ -1,30 +1,31 @@
 //! The calls of the library: the only file that knows how jobs are read, trained, measured and asked.
 
-#![allow(dead_code)] // until training is connected, nothing makes a report
-
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use manyhands::catalog::Catalog;
-use manyhands::predictions::PredictionFormat;
-use manyhands::train::{Planned, SetUp};
-use manyhands::{Error, Registry};
-use serde::Serialize;
-use serde_json::Value;
+use manyhands::data::Source;
+use manyhands::job::Draft;
+use manyhands::predictions::{Predicted, PredictionFormat, PredictionWriter};
+use manyhands::train::{Measures, Planned};
+use manyhands::{Error, ErrorClass, Job, Prediction, Report, Trained, Trainer};
 
-use crate::arguments::{Resume, Train};
+use crate::arguments::{Machine, Resume, Train};
 use crate::exit::{Class, Failure};
 use crate::progress::Progress;
 
 /// The class of an error of the library.
 pub(crate) fn class(error: &Error) -> Class {
-    match error {
-        Error::Grain { .. } => Class::Job,
-        Error::Program(_) => Class::Model,
-        _ => Class::Other,
+    match error.class() {
+        ErrorClass::Other => Class::Other,
+        ErrorClass::Job => Class::Job,
+        ErrorClass::Data => Class::Data,
+        ErrorClass::Model => Class::Model,
+        ErrorClass::Training => Class::Training,
+        ErrorClass::Output => Class::Output,
+        ErrorClass::Interrupted => Class::Interrupted,
     }
 }
 
@@ -34,104 +35,141 @@ pub(crate) struct Ended {
     pub folder: PathBuf,
 }
 
-/// What a training came to.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Report {
-    /// Why it ended early, if it did.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub stopped: Option<String>,
-    /// Epochs done.
-    pub epochs: usize,
-    /// Steps done, those of resumed runs included.
-    pub steps: usize,
-    /// Values by name, on the validation data.
-    pub validation: BTreeMap<String, f64>,
-    /// Values by name, on the test data.
-    pub test: BTreeMap<String, f64>,
-    /// Seconds from start to end.
-    pub seconds: f64,
-    /// Samples trained per second.
-    pub samples_per_second: f64,
-    /// Seconds by what they were spent on.
-    pub time: BTreeMap<String, f64>,
-    /// How the machine was used.
-    pub set_up: SetUp,
-    /// The most memory that the process held.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub peak_memory_bytes: Option<u64>,
-    /// Energy of the processor's packages, where the machine tells.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub energy_joules: Option<f64>,
+/// Reads a job with what the command line says beyond it.
+fn job(path: &Path, set: &[String], seed: Option<u64>) -> Result<Job, Failure> {
+    let mut draft = Draft::from_file(path).map_err(Error::from)?;
+    for text in set {
+        draft.set(text).map_err(Error::from)?;
+    }
+    if let Some(seed) = seed {
+        draft.set(&format!("train.seed={seed}")).map_err(Error::from)?;
+    }
+    Ok(draft.job().map_err(Error::from)?)
 }
 
-/// What was measured.
-#[derive(Clone, Debug)]
-pub(crate) struct Measures {
-    /// How many samples were measured.
-    pub n_samples: usize,
-    /// Values by name, `loss` among them.
-    pub values: BTreeMap<String, f64>,
-    /// What some metrics have to say beyond a number, such as a confusion matrix.
-    pub details: BTreeMap<String, Value>,
-}
-
-/// Everything that a job can name.
-pub(crate) fn registry() -> Registry {
-    Registry {
-        layers: Catalog::new("layer"),
-        losses: Catalog::new("loss"),
-        metrics: Catalog::new("metric"),
-        optimizers: Catalog::new("optimizer"),
-        schedules: Catalog::new("schedule"),
+/// The folder of a file, where relative paths in it start.
+fn folder_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder.to_path_buf(),
+        _ => PathBuf::from("."),
     }
 }
 
-/// The JSON Schema of a job.
-pub(crate) fn job_schema() -> Value {
-    schemars::schema_for!(manyhands::Job).to_value()
+/// Where the results go: `--out`, else what the job says, else a folder named after the job.
+fn out(out: Option<&PathBuf>, job: &Job, path: &Path) -> PathBuf {
+    let named = || PathBuf::from("runs").join(path.file_stem().unwrap_or_default());
+    let said = || job.output.folder.as_ref().map(|folder| folder_of(path).join(folder));
+    out.cloned().or_else(said).unwrap_or_else(named)
+}
+
+fn on_machine(mut trainer: Trainer, machine: &Machine) -> Trainer {
+    if let Some(n_workers) = machine.workers {
+        trainer = trainer.workers(n_workers.get());
+    }
+    if let Some(n_threads) = machine.threads {
+        trainer = trainer.threads(n_threads.get());
+    }
+    trainer
 }
 
 /// Trains a job.
 pub(crate) fn train(
-    _arguments: &Train,
-    _progress: Progress,
-    _stop: Arc<AtomicBool>,
+    arguments: &Train,
+    progress: Progress,
+    stop: Arc<AtomicBool>,
 ) -> Result<Ended, Failure> {
-    Err(absent("train"))
+    let job = job(&arguments.job, &arguments.overrides.set, arguments.seed)?;
+    let folder = out(arguments.out.as_ref(), &job, &arguments.job);
+    let trainer = Trainer::new(job, folder_of(&arguments.job))
+        .out(&folder)
+        .discard_unfinished(arguments.overwrite)
+        .callback(progress)
+        .stop_flag(stop);
+    let report = on_machine(trainer, &arguments.machine).run()?;
+    Ok(Ended { report, folder })
 }
 
 /// Goes on with a training.
 pub(crate) fn resume(
-    _arguments: &Resume,
-    _progress: Progress,
-    _stop: Arc<AtomicBool>,
+    arguments: &Resume,
+    progress: Progress,
+    stop: Arc<AtomicBool>,
 ) -> Result<Ended, Failure> {
-    Err(absent("resume"))
+    let trainer = Trainer::resume(&arguments.dir)?.callback(progress).stop_flag(stop);
+    let report = on_machine(trainer, &arguments.machine).run()?;
+    Ok(Ended { report, folder: arguments.dir.clone() })
+}
+
+/// Data as named on the command line: a path or glob, or `column=path,column=path` where the job has a file per column.
+fn source(text: &str, job: &Job) -> Source {
+    let Source::Columns(columns) = &job.data.train else { return Source::One(text.to_string()) };
+    let pairs: Option<BTreeMap<String, String>> = text
+        .split(',')
+        .map(|pair| pair.split_once('=').map(|(name, path)| (name.to_string(), path.to_string())))
+        .collect();
+    let known = |pairs: &BTreeMap<String, String>| pairs.keys().all(|one| columns.contains_key(one));
+    match pairs.filter(known) {
+        Some(pairs) => Source::Columns(pairs),
+        None => {
+            let is_label = |name: &String| job.data.label.as_ref() == Some(name);
+            let first = columns.keys().find(|name| !is_label(name)).cloned().unwrap_or_default();
+            Source::Columns(BTreeMap::from([(first, text.to_string())]))
+        }
+    }
 }
 
 /// Measures a trained model; returns the names of its classes too.
 pub(crate) fn evaluate(
-    _dir: &Path,
-    _data: Option<&str>,
+    dir: &Path,
+    data: Option<&str>,
 ) -> Result<(Measures, Vec<String>), Failure> {
-    Err(absent("evaluate"))
+    let trained = Trained::open(dir)?;
+    let data = data.map(|text| source(text, trained.job()));
+    let measures = trained.evaluate(data.as_ref(), Path::new("."))?;
+    Ok((measures, trained.classes().unwrap_or_default().to_vec()))
 }
 
 /// Answers new data; returns how many samples there were.
 pub(crate) fn predict(
-    _dir: &Path,
-    _data: &str,
-    _format: PredictionFormat,
-    _to: &mut (dyn Write + Send),
+    dir: &Path,
+    data: &str,
+    format: PredictionFormat,
+    to: &mut (dyn Write + Send),
 ) -> Result<usize, Failure> {
-    Err(absent("predict"))
+    let trained = Trained::open(dir)?;
+    let data = source(data, trained.job());
+    let unwritable = |error: std::io::Error| Error::Predictions { reason: error.to_string() };
+    // What there is in a row is known with the first.
+    let mut to = Some(to);
+    let mut writer: Option<PredictionWriter<_>> = None;
+    trained.predict(&data, Path::new("."), &mut |prediction| {
+        if let Some(to) = to.take() {
+            let predicted = match &prediction {
+                Prediction::Class { .. } => {
+                    Predicted::Classes(trained.classes().unwrap_or_default().to_vec())
+                }
+                Prediction::Numbers(numbers) => Predicted::Numbers(numbers.len()),
+                Prediction::Tokens(_) => Predicted::Tokens,
+            };
+            writer = Some(PredictionWriter::new(to, format, predicted).map_err(unwritable)?);
+        }
+        let Some(writer) = &mut writer else { return Ok(()) };
+        let written = match prediction {
+            Prediction::Class { name, probabilities, .. } => writer.class(name, probabilities),
+            Prediction::Numbers(numbers) => writer.numbers(numbers),
+            Prediction::Tokens(tokens) => writer.tokens(tokens),
+        };
+        written.map_err(unwritable)
+    })?;
+    match writer {
+        Some(writer) => Ok(writer.finish().map_err(unwritable)?),
+        None => Ok(0),
+    }
 }
 
 /// Says what a job would do: the plan, and the layers as text.
-pub(crate) fn plan(_job: &Path, _set: &[String]) -> Result<(Planned, String), Failure> {
-    Err(absent("check"))
-}
-
-fn absent(command: &str) -> Failure {
-    Failure::new(Class::Other, format!("this build cannot `{command}` yet"))
+pub(crate) fn plan(path: &Path, set: &[String]) -> Result<(Planned, String), Failure> {
+    let job = job(path, set, None)?;
+    let folder = out(None, &job, path);
+    Ok(Trainer::new(job, folder_of(path)).out(folder).plan()?)
 }

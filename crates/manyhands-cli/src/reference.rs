@@ -266,7 +266,7 @@ mod tests {
     use serde::Deserialize;
 
     fn job_keys() -> Vec<Key> {
-        keys(&crate::library::job_schema())
+        keys(&manyhands::Job::schema().to_value())
     }
 
     fn key(path: &str) -> Key {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use manyhands_data::{Encoding, HeldOut, Labels, Order, Part, Source};
 
-use crate::checkpoint::{CheckpointError, CheckpointFolder, NamedTensor};
+use crate::checkpoint::{CheckpointError, CheckpointFolder, Damage, NamedTensor};
 use crate::error::Error;
 use crate::job::Job;
 use crate::losses::Meaning;
@@ -60,7 +60,9 @@ impl Trained {
         };
         let job = Job::from_toml(&job_text)?;
         let encoding: Encoding = serde_json::from_str(&encoding_json).map_err(|error| {
-            CheckpointError::content(&folder.join("data.json"), "an encoding", &error.to_string())
+            let (expected, reason) = ("what was learned from the data", error.to_string());
+            let damage = Damage::Content { expected, reason };
+            CheckpointError::Damaged { path: folder.join("data.json"), damage }
         })?;
         // Weights of classes matter in training alone.
         let mut plain = job.clone();

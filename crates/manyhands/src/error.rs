@@ -11,6 +11,7 @@ use crate::catalog::ChoiceError;
 use crate::checkpoint::CheckpointError;
 use crate::files::FileError;
 use crate::job::{CheckError, JobError};
+use crate::metrics::MetricError;
 use crate::model::ModelError;
 
 /// Why something that was asked for cannot be done.
@@ -31,6 +32,8 @@ pub enum Error {
     Data(#[from] DataError),
     #[error(transparent)]
     Model(#[from] ModelError),
+    #[error(transparent)]
+    Metric(#[from] MetricError),
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     #[error(transparent)]
@@ -74,8 +77,8 @@ pub enum Error {
         folder.display()
     )]
     DataChanged { folder: PathBuf },
-    #[error("the predictions could not be written to {}: {reason}", path.display())]
-    Predictions { path: PathBuf, reason: String },
+    #[error("the predictions could not be written: {reason}")]
+    Predictions { reason: String },
     #[error("{what} could not be written as JSON: {reason}")]
     Json { what: &'static str, reason: String },
 }
@@ -106,6 +109,7 @@ impl Error {
             Error::Grain { .. }
             | Error::Job(_)
             | Error::Check(_)
+            | Error::Metric(_)
             | Error::Choice(_)
             | Error::NoClasses
             | Error::ClassWeight { .. } => ErrorClass::Job,

@@ -36,6 +36,9 @@ pub struct Report {
     pub samples_per_second: f64,
     /// Losses and metrics of the final model.
     pub metrics: FinalMetrics,
+    /// What some metrics of the test part have to say beyond a number, such as a confusion matrix.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub details: BTreeMap<String, serde_json::Value>,
     /// Where the time of this process went.
     pub seconds: Seconds,
     /// How the work was spread.

@@ -20,7 +20,6 @@ pub use measure::Measures;
 pub(crate) use measure::measure;
 pub(crate) use recipe::{Purpose, Recipe, target_of};
 pub(crate) use session::Session;
-pub(crate) use set_up::candidates;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use manyhands_program::{Clip, DType, Program, UpdateRule};
 use crate::error::Error;
 use crate::job::{ClassWeights, Job};
 use crate::losses::{Loss, Meaning};
-use crate::metrics::Metric;
+use crate::metrics::{Metric, Predicted};
 use crate::model::{InputSpec, Model, TargetSpec};
 use crate::registry::Registry;
 use crate::schedules::Schedule;
@@ -69,6 +69,9 @@ impl Recipe {
         let model = Model::new(&job.model, registry, &inputs, target)?;
         model.check_loss(loss.as_ref())?;
         rule.check()?;
+        for (_, metric) in Recipe::metrics(job, registry)? {
+            metric.check(predicted(loss.as_ref(), &encoding))?;
+        }
         let class_weights = match &job.train.class_weights {
             None => None,
             Some(wanted) => Some(class_weights(wanted, &encoding, class_counts)?),
@@ -81,7 +84,7 @@ impl Recipe {
             clip: job.train.clip,
             class_weights,
             batch: job.train.batch,
-            grain: job.samples_per_grain(),
+            grain: job.train.samples_per_grain(),
             encoding,
         };
         Ok(recipe)
@@ -122,6 +125,14 @@ impl Recipe {
     /// How many grains a step of so many samples has.
     pub(crate) fn n_grains(&self, n_samples: usize) -> usize {
         n_samples.div_ceil(self.grain)
+    }
+}
+
+/// What the metrics will see.
+fn predicted(loss: &dyn Loss, encoding: &Encoding) -> Predicted {
+    match loss.meaning() {
+        Meaning::Numbers => Predicted::Numbers,
+        _ => Predicted::Classes(encoding.target().and_then(|t| t.n_categories).unwrap_or(2)),
     }
 }
 

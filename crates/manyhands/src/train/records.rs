@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::measure::Measures;
 use super::recipe::{Purpose, Recipe};
 use crate::checkpoint::{CheckpointWriter, Measured, NamedTensor, State};
-use crate::curve::{Curve, loss_curve};
+use crate::curve::{Curve, Panel, Series};
 use crate::error::Error;
 use crate::job::Job;
 use crate::tensorboard::EventWriter;
@@ -143,13 +143,32 @@ impl Records {
             }
             events.flush()?;
         }
-        let mut curves = vec![Curve::new("training loss", self.kept.losses.clone())];
-        let of = |name: &str| -> Vec<(u64, f64)> {
+        let curve = self.curve(state, &writer.folder().path().display().to_string());
+        Ok(writer.write_file(CURVE, curve.to_svg().as_bytes())?)
+    }
+
+    /// The losses in one panel, and each metric of the validation data in one of its own.
+    fn curve(&self, state: &State, title: &str) -> Curve {
+        let point = |&(step, value): &(u64, f64)| (step as f64, value);
+        let measured = |name: &str| -> Vec<(f64, f64)> {
             let values = state.history.iter();
-            values.filter_map(|m| Some((m.step, *m.values.get(name)?))).collect()
+            values.filter_map(|m| Some((m.step as f64, *m.values.get(name)?))).collect()
         };
-        curves.push(Curve::new("validation loss", of("validation/loss")));
-        let svg = loss_curve(&curves);
-        Ok(writer.write_file(CURVE, svg.as_bytes())?)
+        let series = |name: &str, points| Series { name: name.to_string(), points };
+        let mut losses = vec![series("training", self.kept.losses.iter().map(point).collect())];
+        let mut panels = Vec::new();
+        let names = state.history.last().into_iter().flat_map(|measured| measured.values.keys());
+        for name in names {
+            match name.strip_prefix("validation/") {
+                Some("loss") => losses.push(series("validation", measured(name))),
+                Some(metric) => panels.push(Panel {
+                    label: metric.to_string(),
+                    series: vec![series("validation", measured(name))],
+                }),
+                None => {}
+            }
+        }
+        panels.insert(0, Panel { label: "loss".to_string(), series: losses });
+        Curve { title: title.to_string(), x_label: "step".to_string(), panels }
     }
 }
