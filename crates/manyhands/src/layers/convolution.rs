@@ -77,6 +77,23 @@ impl Padding {
     }
 }
 
+/// A window must fit into what it moves over.
+pub(super) fn check_window(
+    sizes: &[usize],
+    spans: &[usize],
+    spatial: &[usize],
+    padding: &[(usize, usize)],
+) -> Result<(), LayerError> {
+    let fits = |axis: usize| spans[axis] <= spatial[axis] + padding[axis].0 + padding[axis].1;
+    if (0..spans.len()).all(fits) {
+        return Ok(());
+    }
+    let expected = format!(
+        "such that a window, which spans {spans:?}, fits into {spatial:?} (or `padding=same`)"
+    );
+    Err(LayerError::Setting { setting: "size", expected, found: format!("{sizes:?}") })
+}
+
 /// Declares a convolution over so many axes.
 macro_rules! convolution {
     ($(#[$meta:meta])* $name:ident, $n_axes:literal, $(#[$size:meta])*) => {
@@ -119,11 +136,12 @@ macro_rules! convolution {
                 let stride = self.stride.along("stride", $n_axes)?;
                 let dilation = self.dilation.along("dilation", $n_axes)?;
                 let (groups, bias) = (self.groups, self.bias);
-                let taken = |axis: usize| {
-                    let window = (sizes[axis] - 1) * dilation[axis] + 1;
-                    self.padding.along(x.shape()[axis + 1], stride[axis], window)
-                };
-                let padding = (0..$n_axes).map(taken).collect();
+                let spatial = x.shape()[1..=$n_axes].to_vec();
+                let spans = sizes.iter().zip(&dilation).map(|(size, by)| (size - 1) * by + 1);
+                let spans: Vec<usize> = spans.collect();
+                let taken = |axis| self.padding.along(spatial[axis], stride[axis], spans[axis]);
+                let padding: Vec<_> = (0..$n_axes).map(taken).collect();
+                check_window(&sizes, &spans, &spatial, &padding)?;
                 let window = Window { stride, padding, dilation, groups };
                 let sum = convolve(site, &x, self.filters, &sizes, window, bias, self.init)?;
                 Ok(self.activation.apply(&sum)?)

@@ -4,6 +4,7 @@ use manyhands_program::{Pooling, Value};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::convolution::check_window;
 use super::{Extent, Layer, LayerError, Padding, Site, only_numbers};
 
 /// The default size of a window.
@@ -63,7 +64,8 @@ fn windows(
     let window = size.along("size", n_axes)?;
     let stride = stride.unwrap_or(size).along("stride", n_axes)?;
     let taken = |axis: usize| padding.along(shape[axis + 1], stride[axis], window[axis]);
-    let padding = (0..n_axes).map(taken).collect();
+    let padding: Vec<_> = (0..n_axes).map(taken).collect();
+    check_window(&window, &window, &shape[1..=n_axes], &padding)?;
     Ok(Pooling { window, stride, padding, count_padding: false })
 }
 

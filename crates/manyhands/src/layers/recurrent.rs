@@ -76,7 +76,7 @@ both_directions!(SimpleRnn Gru Lstm);
 impl SimpleRnn {
     fn along(&self, site: &Site, inputs: &[Value], reverse: bool) -> Result<Value, LayerError> {
         let own = Weights::new(site.builder, inputs, self.units, 1)?;
-        let items = own.from_input(&(&own.bias_input + &own.bias_state)?)?;
+        let items = own.gate_sums(&(&own.bias_input + &own.bias_state)?)?;
         own.scan(&items, 1, self.sequences, reverse, |carried, item| {
             let sum = (item + &carried[0].matmul(&own.weight_state)?)?;
             let state = match self.activation {
@@ -91,7 +91,7 @@ impl SimpleRnn {
 impl Gru {
     fn along(&self, site: &Site, inputs: &[Value], reverse: bool) -> Result<Value, LayerError> {
         let own = Weights::new(site.builder, inputs, self.units, 3)?;
-        let items = own.from_input(&own.bias_input)?;
+        let items = own.gate_sums(&own.bias_input)?;
         own.scan(&items, 1, self.sequences, reverse, |carried, item| {
             let from_input = item.split(1, 3)?;
             let from_state = carried[0].matmul(&own.weight_state)?;
@@ -107,7 +107,7 @@ impl Gru {
 impl Lstm {
     fn along(&self, site: &Site, inputs: &[Value], reverse: bool) -> Result<Value, LayerError> {
         let own = Weights::new(site.builder, inputs, self.units, 4)?;
-        let items = own.from_input(&(&own.bias_input + &own.bias_state)?)?;
+        let items = own.gate_sums(&(&own.bias_input + &own.bias_state)?)?;
         own.scan(&items, 2, self.sequences, reverse, |carried, item| {
             let gates = (item + &carried[0].matmul(&own.weight_state)?)?.split(1, 4)?;
             let (input, forget) = (gates[0].logistic()?, gates[1].logistic()?);
@@ -162,7 +162,7 @@ impl Weights<'_> {
     }
 
     /// What the gates get from each element of the sequence: `[length, samples, gates * units]`.
-    fn from_input(&self, bias: &Value) -> Result<Value, ProgramError> {
+    fn gate_sums(&self, bias: &Value) -> Result<Value, ProgramError> {
         let shape = self.sequence.shape();
         let rows = self.sequence.reshape([shape[0] * shape[1], shape[2]])?;
         let sums = (rows.matmul(&self.weight_input)? + bias)?;

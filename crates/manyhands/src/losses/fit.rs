@@ -38,7 +38,7 @@ pub enum Misfit {
     },
     /// A loss on two classes, for data with another number.
     #[error(
-        "has a loss that tells two classes apart, but the data has {classes}; use the loss `cross_entropy` and `dense \
+        "feeds a loss that tells two classes apart, but the data has {classes}; use the loss `cross_entropy` and `dense \
          {classes}`"
     )]
     NotTwo {
@@ -46,7 +46,7 @@ pub enum Misfit {
         classes: usize,
     },
     /// A target of another type.
-    #[error("has a loss that takes {takes}, but the target is {found}")]
+    #[error("feeds a loss that takes {takes}, but the target is {found}")]
     Target {
         /// What the loss takes.
         takes: &'static str,

@@ -32,7 +32,7 @@ pub enum ModelError {
         /// Which layer.
         place: Place,
         /// Why.
-        error: ChoiceError,
+        error: Box<ChoiceError>,
     },
     /// A layer does not fit what it gets.
     #[error("{place}, `{layer}`, gets {gets}: {error}")]
@@ -44,7 +44,7 @@ pub enum ModelError {
         /// What it gets.
         gets: String,
         /// Why it does not fit.
-        error: LayerError,
+        error: Box<LayerError>,
     },
     /// A node takes something that is not there, or comes later.
     #[error("node `{node}` takes `{input}`, which {}{}; it can take {}", missing(*.later), nearest(.near), listed(.known))]

@@ -55,7 +55,7 @@ fn made(
     place: &Place,
 ) -> Result<Box<dyn Layer>, ModelError> {
     let place = place.clone();
-    catalog.make(choice).map_err(|error| ModelError::Choice { place, error })
+    catalog.make(choice).map_err(|error| ModelError::Choice { place, error: Box::new(error) })
 }
 
 fn list(

@@ -166,7 +166,7 @@ impl Model {
             place: node.place.clone(),
             layer: node.text.clone(),
             gets: inputs.iter().map(described).collect::<Vec<_>>().join(" and "),
-            error,
+            error: Box::new(error),
         })
     }
 }
