@@ -16,7 +16,8 @@ use crate::output::tell;
 pub(crate) fn run(arguments: &Predict) -> Result<(), Failure> {
     match &arguments.output {
         None => {
-            let mut to = Stdout { open: true };
+            // Rows are short: line by line most of the time would go into system calls.
+            let mut to = BufWriter::new(Stdout { open: true });
             library::predict(&arguments.dir, &arguments.data, PredictionFormat::Csv, &mut to)?;
             Ok(())
         }
