@@ -4,9 +4,9 @@
 //! filled again when its last batch is dropped.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -45,7 +45,7 @@ type Message = Result<Arc<Group>, SampleError>;
 #[derive(Debug)]
 struct Group {
     memory: Memory,
-    back: Mutex<Sender<Memory>>,
+    back: Sender<Memory>,
 }
 
 /// The memory of a group: bytes for each output, and which samples they are.
@@ -57,10 +57,8 @@ struct Memory {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        if let Ok(back) = self.back.get_mut() {
-            // Nobody takes it back when the epoch is over.
-            let _ = back.send(std::mem::take(&mut self.memory));
-        }
+        // Nobody takes it back when the epoch is over.
+        let _ = self.back.send(std::mem::take(&mut self.memory));
     }
 }
 
@@ -241,7 +239,7 @@ impl Filler {
             let n = (self.batch.saturating_mul(n_batches) as u64).min(visit.n_left()) as usize;
             let mut memory: Memory = returned.try_recv().unwrap_or_default();
             let message = match self.fill_group(&mut visit, n, &mut memory) {
-                Ok(()) => Ok(Arc::new(Group { memory, back: Mutex::new(back.clone()) })),
+                Ok(()) => Ok(Arc::new(Group { memory, back: back.clone() })),
                 Err(error) => Err(error),
             };
             let last = message.is_err();

@@ -143,6 +143,14 @@ pub enum SampleError {
         /// The most values.
         most: usize,
     },
+    /// An input would have the name of another.
+    #[error(
+        "the column `{column}` would be an input of that name, which is taken; rename the column"
+    )]
+    NameTaken {
+        /// The column.
+        column: String,
+    },
     /// The shape does not hold the features.
     #[error("`data.shape` is {shape:?}, {product} numbers, but a sample has {n_features} features")]
     Shape {

@@ -371,6 +371,11 @@ impl FieldScan {
                         return fill(out, f64::NAN.to_ne_bytes());
                     }
                     (FieldContent::Numbers, _) => "a list of whole numbers",
+                    (FieldContent::Values { missing: -1, dictionary, .. }, _)
+                        if dictionary.is_frozen() =>
+                    {
+                        "a category that the model was trained on without empty cells"
+                    }
                     (FieldContent::Values { missing, .. }, _) => {
                         return fill(out, missing.to_ne_bytes());
                     }
