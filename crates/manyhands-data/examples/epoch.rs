@@ -1,5 +1,5 @@
 //! Reads data and walks through epochs of it, with times: what a training loop would wait for.
-//! Usage: epoch DATA.json [FOLDER] [BATCH] [classes|numbers|tokens]
+//! Usage: epoch DATA.json [FOLDER] [BATCH] [classes|numbers|tokens] [EPOCHS]
 #![allow(clippy::print_stdout)]
 
 use std::time::Instant;
@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let data = Data::open(&spec, target, 1, folder.as_ref(), std::env::temp_dir().as_ref())?;
     println!("{:?}", data.summary);
-    for epoch in 0..5 {
+    for epoch in 0..argument(4, "5").parse()? {
         let started = Instant::now();
         let mut n_bytes = 0;
         for batch in data.train.batches(Order::Shuffled { seed: 1, epoch }, batch, 0) {
