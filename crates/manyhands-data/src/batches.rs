@@ -263,3 +263,39 @@ impl Filler {
         visit.fill(n, &mut memory.samples, &mut memory.outputs)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gather::{Output, Step};
+    use crate::layout::Scalar;
+    use crate::store::{Budget, StoreWriter};
+
+    /// Samples of four bytes, read from a place in them.
+    fn samples(from: usize, memory: usize, rows: std::ops::Range<u64>) -> Arc<Samples> {
+        let folder = std::env::temp_dir();
+        let mut writer = StoreWriter::new(4, &Budget::new(Some(memory)), &folder, 0);
+        writer.append(&[7; 400]).unwrap();
+        let step = Step::Indexes { from, scalar: Scalar::I32, n: 1, indexes: None, to: 0 };
+        let output = Output { first_row: 0, n_rows: 1, row_bytes: 8, steps: vec![step; 2] };
+        let store = Arc::new(writer.finish().unwrap());
+        Arc::new(Samples::new(store, rows, 1, (vec![output], None), None))
+    }
+
+    #[test]
+    fn a_panic_of_the_thread_is_an_error_and_the_end() {
+        let mut batches = Batches::start(samples(99, 1, 0..100), Order::Stored, 10, 0);
+        let error = batches.next().unwrap().unwrap_err().to_string();
+        assert!(error.starts_with("the thread that fills batches stopped: range"), "{error}");
+        assert!(batches.next().is_none());
+    }
+
+    #[test]
+    fn an_error_of_the_thread_is_an_item_and_the_end() {
+        // The file has 100 records, not the 300,000 that are asked for.
+        let mut batches = Batches::start(samples(0, 0, 0..300_000), Order::Stored, 10, 0);
+        let error = batches.next().unwrap().unwrap_err().to_string();
+        assert!(error.contains("reading the temporary file"), "{error}");
+        assert!(batches.next().is_none());
+    }
+}

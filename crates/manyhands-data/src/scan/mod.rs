@@ -3,6 +3,7 @@
 //! Files are read once. Values and tokens get numbers as they are seen, and rows go to the store of their part at once;
 //! `fit` turns what was seen of the training part into an encoding, and numbers into indexes.
 
+mod cells;
 mod dictionary;
 mod fields;
 mod fit;
