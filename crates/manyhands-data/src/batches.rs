@@ -272,7 +272,7 @@ mod tests {
     use crate::store::{Budget, StoreWriter};
 
     /// Samples of four bytes, read from a place in them.
-    fn samples(from: usize, memory: usize, rows: std::ops::Range<u64>) -> Arc<Samples> {
+    fn samples(from: usize, memory: usize, rows: Range<u64>) -> Arc<Samples> {
         let folder = std::env::temp_dir();
         let mut writer = StoreWriter::new(4, &Budget::new(Some(memory)), &folder, 0);
         writer.append(&[7; 400]).unwrap();
