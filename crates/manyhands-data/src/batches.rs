@@ -4,9 +4,9 @@
 //! filled again when its last batch is dropped.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -45,7 +45,7 @@ type Message = Result<Arc<Group>, SampleError>;
 #[derive(Debug)]
 struct Group {
     memory: Memory,
-    back: Mutex<Sender<Memory>>,
+    back: Sender<Memory>,
 }
 
 /// The memory of a group: bytes for each output, and which samples they are.
@@ -57,10 +57,8 @@ struct Memory {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        if let Ok(back) = self.back.get_mut() {
-            // Nobody takes it back when the epoch is over.
-            let _ = back.send(std::mem::take(&mut self.memory));
-        }
+        // Nobody takes it back when the epoch is over.
+        let _ = self.back.send(std::mem::take(&mut self.memory));
     }
 }
 
@@ -241,7 +239,7 @@ impl Filler {
             let n = (self.batch.saturating_mul(n_batches) as u64).min(visit.n_left()) as usize;
             let mut memory: Memory = returned.try_recv().unwrap_or_default();
             let message = match self.fill_group(&mut visit, n, &mut memory) {
-                Ok(()) => Ok(Arc::new(Group { memory, back: Mutex::new(back.clone()) })),
+                Ok(()) => Ok(Arc::new(Group { memory, back: back.clone() })),
                 Err(error) => Err(error),
             };
             let last = message.is_err();
@@ -263,5 +261,41 @@ impl Filler {
         }
         memory.samples.clear();
         visit.fill(n, &mut memory.samples, &mut memory.outputs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gather::{Output, Step};
+    use crate::layout::Scalar;
+    use crate::store::{Budget, StoreWriter};
+
+    /// Samples of four bytes, read from a place in them.
+    fn samples(from: usize, memory: usize, rows: Range<u64>) -> Arc<Samples> {
+        let folder = std::env::temp_dir();
+        let mut writer = StoreWriter::new(4, &Budget::new(Some(memory)), &folder, 0);
+        writer.append(&[7; 400]).unwrap();
+        let step = Step::Indexes { from, scalar: Scalar::I32, n: 1, indexes: None, to: 0 };
+        let output = Output { first_row: 0, n_rows: 1, row_bytes: 8, steps: vec![step; 2] };
+        let store = Arc::new(writer.finish().unwrap());
+        Arc::new(Samples::new(store, rows, 1, (vec![output], None), None))
+    }
+
+    #[test]
+    fn a_panic_of_the_thread_is_an_error_and_the_end() {
+        let mut batches = Batches::start(samples(99, 1, 0..100), Order::Stored, 10, 0);
+        let error = batches.next().unwrap().unwrap_err().to_string();
+        assert!(error.starts_with("the thread that fills batches stopped: range"), "{error}");
+        assert!(batches.next().is_none());
+    }
+
+    #[test]
+    fn an_error_of_the_thread_is_an_item_and_the_end() {
+        // The file has 100 records, not the 300,000 that are asked for.
+        let mut batches = Batches::start(samples(0, 0, 0..300_000), Order::Stored, 10, 0);
+        let error = batches.next().unwrap().unwrap_err().to_string();
+        assert!(error.contains("reading the temporary file"), "{error}");
+        assert!(batches.next().is_none());
     }
 }

@@ -110,39 +110,25 @@ impl Data {
         };
         let mut summary = DataSummary::default();
         summary.count(&opened.counts);
-        let mut parts = [None, None, None];
+        let held_out = [None, spec.validation.as_ref(), spec.test.as_ref()];
         let names = [PartName::Train, PartName::Validation, PartName::Test];
-        for (at, name) in names.into_iter().enumerate() {
-            let held_out = [None, spec.validation.as_ref(), spec.test.as_ref()][at];
-            parts[at] = match (&opened.parts[at], held_out) {
-                (_, Some(HeldOut::Files(source))) => {
+        let mut parts = [None, None, None];
+        for (part, (name, held_out)) in parts.iter_mut().zip(names.into_iter().zip(held_out)) {
+            *part = match held_out {
+                Some(HeldOut::Files(source)) => {
                     let read = opened.encoding.read_counted(
                         spec,
-                        source,
+                        (source, name),
                         folders,
                         Labels::Required,
                         &budget,
                     );
                     let (part, counts) = read?;
-                    let reason = || few(&part.samples, counts.n_rows - counts.n_dropped, None);
-                    fill_check(&part, name, opened.encoding.sampling(), reason)?;
                     summary.count(&counts);
                     summary.weigh(&part.samples.store);
                     Some(part)
                 }
-                (Some((store, rows)), _) => {
-                    let part = opened.part(spec, store, rows);
-                    let share = (at > 0).then(|| split.share(name));
-                    let n_kept = opened.counts.n_rows - opened.counts.n_dropped;
-                    let reason = || few(&part.samples, n_kept, share);
-                    fill_check(&part, name, opened.encoding.sampling(), reason)?;
-                    // The parts of a text share one store.
-                    if at == 0 || rows.start == 0 {
-                        summary.weigh(store);
-                    }
-                    Some(part)
-                }
-                _ => None,
+                _ => opened.drawn_part(spec, name, &split, &mut summary)?,
             };
         }
         let n_samples = |part: &Option<Part>| part.as_ref().map_or(0, Part::n_samples);
@@ -163,6 +149,26 @@ impl Data {
 }
 
 impl Opened {
+    /// A part of the training files, if the job wants it.
+    fn drawn_part(
+        &self,
+        spec: &DataSpec,
+        name: PartName,
+        split: &Split,
+        summary: &mut DataSummary,
+    ) -> Result<Option<Part>, SampleError> {
+        let Some((store, rows)) = &self.parts[name as usize] else { return Ok(None) };
+        let part = self.part(spec, store, rows);
+        let share = (name != PartName::Train).then(|| split.share(name));
+        let reason = || few(&part.samples, self.counts.n_rows - self.counts.n_dropped, share);
+        fill_check(&part, name, self.encoding.sampling(), reason)?;
+        // The parts of rows that follow each other share one store.
+        if rows.start == 0 {
+            summary.weigh(store);
+        }
+        Ok(Some(part))
+    }
+
     fn part(&self, spec: &DataSpec, store: &Arc<Store>, rows: &Range<u64>) -> Part {
         let outputs = self.encoding.outputs(&self.layout, &self.indexes);
         let stride = self.encoding.sampling().stride();
@@ -186,16 +192,14 @@ impl Encoding {
         check(spec)?;
         let folders = Folders { files: folder, spill };
         let budget = Budget::new(spec.memory);
-        let (part, counts) = self.read_counted(spec, source, folders, labels, &budget)?;
-        let reason = || few(&part.samples, counts.n_rows - counts.n_dropped, None);
-        fill_check(&part, PartName::New, self.sampling(), reason)?;
-        Ok(part)
+        let source = (source, PartName::New);
+        Ok(self.read_counted(spec, source, folders, labels, &budget)?.0)
     }
 
     fn read_counted(
         &self,
         spec: &DataSpec,
-        source: &Source,
+        (source, name): (&Source, PartName),
         folders: Folders<'_>,
         labels: Labels,
         budget: &Arc<Budget>,
@@ -210,7 +214,10 @@ impl Encoding {
         let Some((store, rows)) = train else {
             return Err(SampleError::NoFeatures.into());
         };
-        Ok((opened.part(spec, store, rows), counts.clone()))
+        let part = opened.part(spec, store, rows);
+        let reason = || few(&part.samples, counts.n_rows - counts.n_dropped, None);
+        fill_check(&part, name, self.sampling(), reason)?;
+        Ok((part, counts.clone()))
     }
 }
 

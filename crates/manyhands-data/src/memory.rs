@@ -15,9 +15,15 @@ fn machine() -> Option<u64> {
     kibibytes("/proc/meminfo", "MemAvailable:")
 }
 
+/// Address space that a thread takes for its stack and its share of the heap, used or not.
+const THREAD_BYTES: u64 = 72 << 20;
+
 fn address_space() -> Option<u64> {
     let limit = getrlimit(Resource::As).current?;
-    Some(limit.saturating_sub(kibibytes("/proc/self/status", "VmSize:")?))
+    let taken = kibibytes("/proc/self/status", "VmSize:")?;
+    // The threads that will read, and those that fill batches and train.
+    let n_threads = std::thread::available_parallelism().map_or(1, usize::from) as u64 + 2;
+    Some(limit.saturating_sub(taken + n_threads * THREAD_BYTES))
 }
 
 fn kibibytes(file: &str, key: &str) -> Option<u64> {

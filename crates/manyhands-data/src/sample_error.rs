@@ -143,6 +143,14 @@ pub enum SampleError {
         /// The most values.
         most: usize,
     },
+    /// An input would have the name of another.
+    #[error(
+        "the column `{column}` would be an input of that name, which is taken; rename the column"
+    )]
+    NameTaken {
+        /// The column.
+        column: String,
+    },
     /// The shape does not hold the features.
     #[error("`data.shape` is {shape:?}, {product} numbers, but a sample has {n_features} features")]
     Shape {
@@ -276,8 +284,13 @@ pub enum SampleError {
 /// The names there are, those nearest to the wanted one first.
 pub(crate) fn nearest<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> String {
     const SHOWN: usize = 12;
-    let mut names: Vec<(usize, &str)> =
-        names.map(|name| (strsim::damerau_levenshtein(wanted, name), name)).collect();
+    let distance = |name: &str| {
+        let (wanted, name) = (wanted.to_lowercase(), name.to_lowercase());
+        // A name that goes on where the wanted one ends is near, however long it is.
+        let is_part = name.contains(&wanted) || wanted.contains(&name);
+        (!is_part, strsim::damerau_levenshtein(&wanted, &name))
+    };
+    let mut names: Vec<_> = names.map(|name| (distance(name), name)).collect();
     names.sort_by_key(|&(distance, _)| distance);
     let shown: Vec<String> = names.iter().take(SHOWN).map(|(_, n)| format!("`{n}`")).collect();
     let more = match names.len().saturating_sub(SHOWN) {
@@ -300,6 +313,7 @@ mod tests {
         assert_eq!(nearest("lable", names.into_iter()), "`label`, `age`, `income`");
         let many: Vec<String> = (0..20).map(|i| format!("c{i}")).collect();
         assert!(nearest("c3", many.iter().map(String::as_str)).ends_with(" and 8 more"));
+        assert_eq!(nearest("PM", ["No", "hour", "pm2.5"].into_iter()), "`pm2.5`, `No`, `hour`");
         assert_eq!(nearest("x", std::iter::empty()), "no columns");
     }
 }

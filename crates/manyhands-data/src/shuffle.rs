@@ -201,10 +201,15 @@ mod tests {
 
     #[test]
     fn the_order_is_the_one_that_saved_runs_depend_on() {
+        // Written down from another implementation of what the module says.
         let small = Blocks::new(10, 784, None);
-        assert_eq!(visits(small, Order::Shuffled { seed: 1, epoch: 0 }), [0]);
-        let windows = Blocks::new(20, 784, Some(8));
-        assert_eq!(visits(windows, Order::Shuffled { seed: 1, epoch: 3 }), [0]);
+        let order = visits(small, Order::Shuffled { seed: 1, epoch: 0 });
+        assert_eq!(order, [7, 8, 9, 3, 2, 0, 6, 5, 4, 1]);
+        let windows = Blocks::new(40, 784, Some(20));
+        let order = visits(windows, Order::Shuffled { seed: 1, epoch: 3 });
+        let first = [3, 5, 23, 38, 22, 32, 2, 12, 13, 28, 19, 29, 26, 27, 18, 39, 33, 34, 4, 35];
+        let second = [16, 0, 9, 14, 1, 11, 30, 36, 21, 10, 37, 7, 8, 17, 31, 15, 6, 24, 20, 25];
+        assert_eq!(order, [first, second].concat());
     }
 
     #[test]

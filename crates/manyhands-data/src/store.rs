@@ -4,6 +4,7 @@
 //! Memory comes in chunks, so that growing copies nothing. The file is read with positioned reads rather than mapped: a
 //! mapping counts against limits on address space, and a failing disk would be a signal instead of an error.
 
+use std::fmt;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -45,7 +46,6 @@ impl Budget {
 }
 
 /// Records that can be read from any thread.
-#[derive(Debug)]
 pub(crate) struct Store {
     width: usize,
     n_records: u64,
@@ -60,6 +60,17 @@ pub(crate) struct Store {
 struct Spilled {
     file: File,
     folder: PathBuf,
+}
+
+/// Without the records, of which there may be gigabytes.
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store")
+            .field("width", &self.width)
+            .field("n_records", &self.n_records)
+            .field("spilled_bytes", &self.spilled_bytes())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Store {
@@ -132,6 +143,8 @@ impl Store {
 pub(crate) struct StoreWriter {
     store: Store,
     chunk: Vec<u8>,
+    /// Chunks that were finished.
+    n_chunks: u64,
     budget: Arc<Budget>,
     folder: PathBuf,
     /// Memory that reading a spilled store takes later.
@@ -144,7 +157,7 @@ impl StoreWriter {
         let chunk_shift = (CHUNK_BYTES / width.max(1)).max(1).ilog2();
         let store = Store { width, n_records: 0, chunk_shift, memory: Vec::new(), file: None };
         let budget = Arc::clone(budget);
-        Self { store, chunk: Vec::new(), budget, folder: folder.into(), reserve }
+        Self { store, chunk: Vec::new(), n_chunks: 0, budget, folder: folder.into(), reserve }
     }
 
     /// Appends whole records.
@@ -152,6 +165,10 @@ impl StoreWriter {
         self.store.n_records += (records.len() / self.store.width) as u64;
         let chunk_bytes = self.chunk_bytes();
         while !records.is_empty() {
+            if !self.store.memory.is_empty() {
+                // More than one chunk means that this one will be full too; the first grows as it needs.
+                self.chunk.reserve_exact(chunk_bytes - self.chunk.len());
+            }
             let (now, later) = records.split_at(records.len().min(chunk_bytes - self.chunk.len()));
             self.chunk.extend_from_slice(now);
             records = later;
@@ -165,7 +182,6 @@ impl StoreWriter {
     /// The store, complete.
     pub(crate) fn finish(mut self) -> Result<Store, SampleError> {
         if !self.chunk.is_empty() {
-            self.chunk.shrink_to_fit();
             self.finish_chunk()?;
         }
         Ok(self.store)
@@ -176,15 +192,17 @@ impl StoreWriter {
     }
 
     fn finish_chunk(&mut self) -> Result<(), SampleError> {
+        let chunk_idx = self.n_chunks;
+        self.n_chunks += 1;
         if self.store.file.is_none() && self.budget.take(self.chunk.len() as u64) {
+            self.chunk.shrink_to_fit();
             self.store.memory.push(std::mem::take(&mut self.chunk));
             return Ok(());
         }
         if self.store.file.is_none() {
             self.spill()?;
         }
-        let n_chunks = (self.store.n_records - 1) >> self.store.chunk_shift;
-        self.write(n_chunks, &self.chunk)?;
+        self.write(chunk_idx, &self.chunk)?;
         self.chunk.clear();
         Ok(())
     }
@@ -233,9 +251,9 @@ mod tests {
         for (first, len) in [(0, n), (n / 3, n / 2), (n - 1, 1), (n / 2, 0)] {
             let mut out = vec![0; len * width];
             store.read(first as u64, &mut out).unwrap();
-            assert_eq!(out, bytes[first * width..][..len * width]);
+            assert!(out == bytes[first * width..][..len * width], "{len} records from {first}");
             if let Some(piece) = store.piece(first as u64, len) {
-                assert_eq!(piece, out);
+                assert!(piece == out, "{len} records from {first} in one piece");
             }
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! Records in memory are read where they lie. Of a store that has spilled, the blocks of a window are copied into memory, and
 //! those of the next window bit by bit while this one is used, so that the disk works while the model is trained. No more
-//! than two windows are held.
+//! than two windows are held. Where there is memory for one only, the next is loaded when this one is used up, and where
+//! there is memory for none, samples are read from the file one by one: slower, but the same samples in the same order.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,6 +20,8 @@ pub(crate) struct Visit<'a> {
     n_left: u64,
     window: Option<Window>,
     next: Option<Window>,
+    /// There is no memory for a second window.
+    is_single: bool,
     /// Samples to pass over in the first window.
     skip: u64,
     n_opened: u64,
@@ -35,6 +38,8 @@ struct Window {
     records: Vec<u8>,
     /// Blocks whose records are here.
     n_loaded: usize,
+    /// There is no memory for the records.
+    is_direct: bool,
 }
 
 impl<'a> Visit<'a> {
@@ -49,7 +54,8 @@ impl<'a> Visit<'a> {
         let (n_opened, skip) = order.seek(first);
         let n_left = samples.n_samples - first;
         let (window, next, scratch) = (None, None, Vec::new());
-        Self { samples, order, stop, n_left, window, next, skip, n_opened, scratch }
+        let is_single = false;
+        Self { samples, order, stop, n_left, window, next, is_single, skip, n_opened, scratch }
     }
 
     /// How many samples are still to be visited.
@@ -98,7 +104,7 @@ impl<'a> Visit<'a> {
         let samples = self.samples;
         let width = samples.store.width();
         let first = samples.first_record(sample);
-        let records = if !samples.store.is_in_memory() {
+        let records = if !samples.store.is_in_memory() && !window.is_direct {
             let shift = self.order.blocks.block_shift;
             let number = window.order[window.at];
             let inside = u64::from(number) & ((1 << shift) - 1);
@@ -108,6 +114,7 @@ impl<'a> Visit<'a> {
         } else if let Some(piece) = samples.store.piece(first, samples.span) {
             piece
         } else {
+            // Samples across two chunks, or of a window that is not in memory.
             self.scratch.resize(samples.span * width, 0);
             samples.store.read(first, &mut self.scratch)?;
             &self.scratch
@@ -126,10 +133,12 @@ impl<'a> Visit<'a> {
             return Ok(current);
         }
         let mut window = self.next.take().unwrap_or_default();
-        // Its memory serves the window after the next.
-        self.next = Some(Window { records: current.records, ..Window::default() });
         if window.order.is_empty() {
+            window.records = current.records;
             self.open(&mut window);
+        } else {
+            // Its memory serves the window after the next.
+            self.next = Some(Window { records: current.records, ..Window::default() });
         }
         self.load(&mut window, usize::MAX)?;
         Ok(window)
@@ -141,12 +150,13 @@ impl<'a> Visit<'a> {
         window.order = self.order.window_order(self.n_opened);
         window.at = std::mem::take(&mut self.skip) as usize;
         window.n_loaded = 0;
+        window.is_direct = !self.has_room(window);
         self.n_opened += 1;
     }
 
     /// Loads as much of the next window as has been used of this one.
     fn load_ahead(&mut self, window: &Window) -> Result<(), SampleError> {
-        if self.samples.store.is_in_memory() {
+        if self.samples.store.is_in_memory() || self.is_single {
             return Ok(());
         }
         let mut next = self.next.take().unwrap_or_default();
@@ -155,6 +165,13 @@ impl<'a> Visit<'a> {
                 return Ok(());
             }
             self.open(&mut next);
+        }
+        if next.is_direct {
+            // It gets the memory of this window when that is used up.
+            self.is_single = true;
+            self.skip = next.at as u64;
+            self.n_opened -= 1;
+            return Ok(());
         }
         let n_blocks = next.blocks.len() * window.at / window.order.len();
         self.load(&mut next, n_blocks)?;
@@ -168,10 +185,17 @@ impl<'a> Visit<'a> {
         (n_last * self.samples.stride as usize + self.samples.span) * self.samples.store.width()
     }
 
+    /// Makes room for the records of a window.
+    fn has_room(&self, window: &mut Window) -> bool {
+        let bytes = window.blocks.len().saturating_mul(self.slot_bytes());
+        let more = bytes.saturating_sub(window.records.len());
+        self.samples.store.is_in_memory() || window.records.try_reserve_exact(more).is_ok()
+    }
+
     /// Loads blocks until so many are there.
     fn load(&self, window: &mut Window, n_blocks: usize) -> Result<(), SampleError> {
         let samples = self.samples;
-        if samples.store.is_in_memory() {
+        if samples.store.is_in_memory() || window.is_direct {
             return Ok(());
         }
         let slot = self.slot_bytes();
@@ -188,5 +212,61 @@ impl<'a> Visit<'a> {
             window.n_loaded += 1;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::gather::{Output, Step};
+    use crate::layout::Scalar;
+    use crate::store::{Budget, StoreWriter};
+
+    /// 64-bit numbers, two a sample, on disk.
+    fn spilled(n: u64) -> Samples {
+        let mut writer = StoreWriter::new(8, &Budget::new(Some(0)), &std::env::temp_dir(), 0);
+        (0..n).for_each(|i| writer.append(&i.to_ne_bytes()).unwrap());
+        let step = Step::Indexes { from: 0, scalar: Scalar::I32, n: 1, indexes: None, to: 0 };
+        let output = Output { first_row: 0, n_rows: 2, row_bytes: 4, steps: vec![step] };
+        let store = Arc::new(writer.finish().unwrap());
+        Samples::new(store, 0..n, 1, (vec![output], None), Some(64))
+    }
+
+    fn visits(samples: &Samples, prepare: impl Fn(&mut Visit<'_>)) -> (Vec<u64>, Vec<u8>) {
+        let stop = AtomicBool::new(false);
+        let mut visit = Visit::new(samples, Order::Shuffled { seed: 5, epoch: 0 }, 0, &stop);
+        let (mut visited, mut bytes) = (Vec::new(), Vec::new());
+        while visit.n_left() > 0 {
+            prepare(&mut visit);
+            let n = visit.n_left().min(10) as usize;
+            let mut outputs = vec![vec![0; n * 8]];
+            let mut now = Vec::new();
+            visit.fill(n, &mut now, &mut outputs).unwrap();
+            visited.extend(now);
+            bytes.extend_from_slice(&outputs[0]);
+        }
+        (visited, bytes)
+    }
+
+    #[test]
+    fn less_memory_leaves_samples_and_order_as_they_are() {
+        let samples = spilled(1000);
+        let two = visits(&samples, |_| ());
+        assert_eq!(two.0.len(), 999);
+        for (sample, bytes) in two.0.iter().zip(two.1.as_chunks::<8>().0) {
+            assert_eq!(bytes[..4], (*sample as u32).to_ne_bytes());
+            assert_eq!(bytes[4..], (*sample as u32 + 1).to_ne_bytes());
+        }
+        let one = visits(&samples, |visit| visit.is_single = true);
+        assert!(one == two);
+        let none = visits(&samples, |visit| {
+            visit.is_single = true;
+            if let Some(window) = &mut visit.window {
+                window.is_direct = true;
+            }
+        });
+        assert!(none == two);
     }
 }

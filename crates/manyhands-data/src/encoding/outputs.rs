@@ -85,6 +85,9 @@ pub(super) fn inputs(
             Sampling::Tokens { .. } => "tokens".into(),
             _ => column.name.clone(),
         };
+        if name == "features" || name == "label" {
+            return Err(SampleError::NameTaken { column: name });
+        }
         let mut shape = sampling.axis();
         shape.extend(length);
         inputs.push(Input { name, element: Element::I32, shape, n_categories: Some(n_categories) });

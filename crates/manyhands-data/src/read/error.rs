@@ -28,6 +28,9 @@ pub enum ReadError {
     /// The operating system refuses.
     #[error("{} cannot be read: {source}", .file.display())]
     Io { file: Arc<Path>, source: std::io::Error },
+    /// The operating system gives no threads.
+    #[error("no threads can be started to read with: {source}")]
+    Threads { source: std::io::Error },
     /// A name that tells no format.
     #[error(
         "the name of {} does not tell what it is; set `data.format` to \"csv\", \"parquet\", \"jsonl\", \"idx\", \"npy\" or \"text\"",

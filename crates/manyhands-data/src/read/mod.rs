@@ -244,3 +244,6 @@ impl Iterator for Reader {
         self.next_block().map(|block| block.map_err(DataError::from))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,13 +2,11 @@
 
 use std::ops::Range;
 
-use arrow::array::{Array, ArrayRef, AsArray, PrimitiveArray, StringArray};
 use arrow::buffer::NullBuffer;
-use arrow::compute::cast;
-use arrow::datatypes::{DataType, Float32Type, Float64Type, Int32Type, Int64Type, UInt8Type};
 
+use super::cells::Cells;
 use super::dictionary::Dictionary;
-use super::plan::{Planned, PlannedContent};
+use super::plan::Planned;
 use super::rows::{DROPPED, Rows};
 use crate::encoding::words;
 use crate::layout::{Field, Scalar};
@@ -51,16 +49,6 @@ pub(crate) enum FieldContent {
     },
 }
 
-/// The cells of a block of one column, in a type that is read directly.
-pub(crate) enum Cells {
-    U8(PrimitiveArray<UInt8Type>),
-    I32(PrimitiveArray<Int32Type>),
-    I64(PrimitiveArray<Int64Type>),
-    F32(PrimitiveArray<Float32Type>),
-    F64(PrimitiveArray<Float64Type>),
-    Words(StringArray),
-}
-
 impl FieldScan {
     pub(crate) fn new(
         planned: Planned,
@@ -70,67 +58,6 @@ impl FieldScan {
         missing: Missing,
     ) -> Self {
         Self { planned, field, content, is_label, missing, previous: None }
-    }
-
-    /// The cells of a block, and which of them are there.
-    pub(crate) fn cells(&self, block: &Block) -> Result<(Cells, Option<NullBuffer>), SampleError> {
-        let column = block.rows.column(self.planned.column);
-        let nulls = column.logical_nulls().filter(|nulls| nulls.null_count() > 0);
-        let cells = match self.planned.content {
-            PlannedContent::Number(scalar) => self.numbers(column, scalar)?,
-            PlannedContent::List(scalar, _) => match column.as_fixed_size_list_opt() {
-                Some(list) => self.numbers(list.values(), scalar)?,
-                None => return Err(self.changed(column)),
-            },
-            PlannedContent::Categories { numeric: true } => match column.data_type().is_integer() {
-                true => Cells::I64(self.cast(column, &DataType::Int64)?.as_primitive().clone()),
-                false => Cells::F64(self.cast(column, &DataType::Float64)?.as_primitive().clone()),
-            },
-            PlannedContent::Categories { numeric: false } | PlannedContent::Text => {
-                Cells::Words(self.cast(column, &DataType::Utf8)?.as_string().clone())
-            }
-        };
-        Ok((cells, nulls))
-    }
-
-    fn numbers(&self, column: &ArrayRef, scalar: Scalar) -> Result<Cells, SampleError> {
-        Ok(match scalar {
-            Scalar::U8 => Cells::U8(self.cast(column, &DataType::UInt8)?.as_primitive().clone()),
-            Scalar::I32 => Cells::I32(self.cast(column, &DataType::Int32)?.as_primitive().clone()),
-            Scalar::F32 => {
-                Cells::F32(self.cast(column, &DataType::Float32)?.as_primitive().clone())
-            }
-            Scalar::F64 => {
-                // Moments become numbers by way of their integers.
-                let column = match column.data_type().is_temporal() {
-                    true => &self.cast(column, &DataType::Int64)?,
-                    false => column,
-                };
-                Cells::F64(self.cast(column, &DataType::Float64)?.as_primitive().clone())
-            }
-        })
-    }
-
-    fn cast(&self, column: &ArrayRef, wanted: &DataType) -> Result<ArrayRef, SampleError> {
-        if column.data_type() == wanted {
-            return Ok(column.clone());
-        }
-        // A 32-bit date has no cast of its own to 64 bits.
-        let date = matches!(column.data_type(), DataType::Date32 | DataType::Time32(_));
-        let through = match date && *wanted == DataType::Int64 {
-            true => cast(column, &DataType::Int32),
-            false => Ok(column.clone()),
-        };
-        through.and_then(|column| cast(&column, wanted)).map_err(|_| self.changed(column))
-    }
-
-    fn changed(&self, column: &ArrayRef) -> SampleError {
-        SampleError::ColumnType {
-            column: self.planned.name.clone(),
-            holds: format!("values of type {}", column.data_type()),
-            wanted: "what the first rows hold",
-            advice: "all rows of a column must be of one kind".into(),
-        }
     }
 
     /// Writes the cells of some rows of a block into records.
@@ -371,6 +298,11 @@ impl FieldScan {
                         return fill(out, f64::NAN.to_ne_bytes());
                     }
                     (FieldContent::Numbers, _) => "a list of whole numbers",
+                    (FieldContent::Values { missing: -1, dictionary, .. }, _)
+                        if dictionary.is_frozen() =>
+                    {
+                        "a category that the model was trained on without empty cells"
+                    }
                     (FieldContent::Values { missing, .. }, _) => {
                         return fill(out, missing.to_ne_bytes());
                     }

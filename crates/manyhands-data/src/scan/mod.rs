@@ -3,6 +3,7 @@
 //! Files are read once. Values and tokens get numbers as they are seen, and rows go to the store of their part at once;
 //! `fit` turns what was seen of the training part into an encoding, and numbers into indexes.
 
+mod cells;
 mod dictionary;
 mod fields;
 mod fit;
@@ -62,8 +63,12 @@ pub(crate) struct Counts {
 
 impl Counts {
     fn see(&mut self, block: &Block) {
-        if self.files.last() != Some(&block.origin.file) {
-            self.files.push(Arc::clone(&block.origin.file));
+        for column in 0..block.rows.num_columns() {
+            let file = block.place(0, column).file;
+            // The files that came up last: one, or one for each column.
+            if !self.files.iter().rev().take(column + 1).any(|known| *known == file) {
+                self.files.push(file);
+            }
         }
     }
 }

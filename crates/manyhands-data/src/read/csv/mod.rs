@@ -93,7 +93,12 @@ impl CsvFile {
             }
         }
         check_distinct(file, &names)?;
-        let first_chunk = Some(chunk);
+        // A header as long as a block must not hide what the columns are.
+        let first_chunk = match chunk.lines() {
+            [] => chunks.next_chunk().map_err(|err| err.shift_line(first_line))?,
+            _ => None,
+        };
+        let first_chunk = first_chunk.or(Some(chunk));
         Ok(CsvFile { file: file.clone(), separator, chunks, names, first_chunk, first_line })
     }
 }

@@ -75,3 +75,99 @@ fn digits(bytes: &[u8], at: usize) -> (u64, usize) {
 pub(super) fn parse(text: &[u8]) -> Option<f64> {
     fast_float2::parse(text).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{parse, parse_short};
+
+    /// The short way where it takes the whole text, else the general one.
+    fn value(text: &str) -> Option<f64> {
+        let mut bytes = text.as_bytes().to_vec();
+        bytes.push(b',');
+        bytes.resize(bytes.len() + 32, 0);
+        let (value, end) = parse_short(&bytes, 0);
+        if end == text.len() && end > 0 { Some(value) } else { parse(text.as_bytes()) }
+    }
+
+    #[track_caller]
+    fn check(text: &str) {
+        let expected = text.parse::<f64>().ok();
+        assert_eq!(value(text).map(f64::to_bits), expected.map(f64::to_bits), "{text}");
+    }
+
+    #[test]
+    fn texts_of_all_lengths_are_the_numbers_that_they_say() {
+        for text in [
+            "0",
+            "-0",
+            "7",
+            "-12",
+            "1.5",
+            ".5",
+            "5.",
+            "-.25",
+            "+3",
+            "00012",
+            "1e5",
+            "1E-7",
+            "2.5e+3",
+            "0.000001",
+            "12345678",
+            "123456789",
+            "12345678.5",
+            "1234567.12345678",
+            "0.12345678",
+            "0.123456789",
+            "0.1234567890123456",
+            "0.12345678901234567",
+            "9007199254740992",
+            "9007199254740993",
+            "9.007199254740993",
+            "9007199.254740993",
+            "0.30000000000000004",
+            "179769313486231570000000000000000000",
+            "1e400",
+            "-1e400",
+            "4.9e-324",
+            "2e-324",
+            "2.2250738585072011e-308",
+            "inf",
+            "-infinity",
+            "99999999.99999999",
+            "0.0000000000000001",
+        ] {
+            check(text);
+        }
+    }
+
+    #[test]
+    fn other_texts_are_no_numbers() {
+        for text in
+            ["", "-", ".", "-.", "e5", "1e", "1 2", "0x10", "1,5", "--1", "1.2.3", "one", "1_000"]
+        {
+            check(text);
+            assert_eq!(value(text), None, "{text}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn any_float_is_parsed_to_its_bits(bits: u64) {
+            let number = f64::from_bits(bits);
+            prop_assume!(!number.is_nan());
+            check(&number.to_string());
+            check(&format!("{number:e}"));
+        }
+
+        #[test]
+        fn any_digits_are_rounded_as_the_standard_library_does(
+            text in "-?[0-9]{0,12}(\\.[0-9]{0,20})?(e-?[0-9]{1,2})?",
+        ) {
+            check(&text);
+        }
+    }
+}

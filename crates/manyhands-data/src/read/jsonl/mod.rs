@@ -1,6 +1,7 @@
 //! JSON lines: one object a line, whose keys are the columns.
 
 mod infer;
+mod list;
 mod parse;
 
 use std::path::Path;

@@ -16,6 +16,7 @@ use super::super::lines::Chunk;
 use super::super::ordered::Parsed;
 use super::super::{ReadError, ReadOptions};
 use super::JsonKind;
+use super::list::List;
 use crate::spec::ColumnKind;
 
 /// How the keys of the objects become columns.
@@ -65,7 +66,7 @@ pub(super) fn parse(chunk: &Chunk, layout: &Layout, file: &Arc<Path>) -> Result<
 }
 
 /// What is wrong with a line.
-enum Fault {
+pub(super) enum Fault {
     Syntax(String),
     UnknownKey(String),
     NotANumber { column_idx: usize, cell: String },
@@ -345,81 +346,5 @@ impl<'de> Visitor<'de> for Cell<'_, '_> {
 
     fn visit_map<A: MapAccess<'de>>(self, _: A) -> Result<(), A::Error> {
         Err(self.misfit("an object"))
-    }
-}
-
-/// Puts the numbers of a list, or of the lists in it, behind each other.
-struct List<'r> {
-    elements: &'r mut Vec<f64>,
-    shape: &'r [usize],
-    column_idx: usize,
-    fault: &'r mut Option<Fault>,
-}
-
-impl List<'_> {
-    fn fill<'de, A: SeqAccess<'de>>(&mut self, mut seq: A) -> Result<(), A::Error> {
-        let column_idx = self.column_idx;
-        let Some((&n_expected, inner)) = self.shape.split_first() else {
-            *self.fault = Some(Fault::Type { column_idx, found: "a deeper list" });
-            return Err(A::Error::custom("a deeper list"));
-        };
-        let mut n_found = 0;
-        loop {
-            let is_more = if inner.is_empty() {
-                seq.next_element::<Element>()?.map(|element| element.0).map(|element| {
-                    if n_found < n_expected {
-                        self.elements.extend(element);
-                    }
-                    element.is_some()
-                })
-            } else {
-                let fault = &mut *self.fault;
-                let list = List { elements: self.elements, shape: inner, column_idx, fault };
-                seq.next_element_seed(list)?.map(|()| true)
-            };
-            match is_more {
-                None => break,
-                Some(true) => n_found += 1,
-                Some(false) => {
-                    let found = "a list of something else than numbers";
-                    *self.fault = Some(Fault::Type { column_idx, found });
-                    return Err(A::Error::custom(found));
-                }
-            }
-        }
-        if n_found != n_expected {
-            *self.fault = Some(Fault::Length { column_idx, n_found, n_expected });
-            return Err(A::Error::custom("another length"));
-        }
-        Ok(())
-    }
-}
-
-impl<'de> DeserializeSeed<'de> for List<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_seq(self)
-    }
-}
-
-impl<'de> Visitor<'de> for List<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(mut self, seq: A) -> Result<(), A::Error> {
-        self.fill(seq)
-    }
-}
-
-/// A number in a list; `None` for anything else.
-struct Element(Option<f64>);
-
-impl<'de> serde::Deserialize<'de> for Element {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Element, D::Error> {
-        serde_json::Value::deserialize(deserializer).map(|value| Element(value.as_f64()))
     }
 }
