@@ -14,9 +14,6 @@ use self::lanes::LaneBlocks;
 use super::lists;
 use super::{ReadError, ReadOptions, Reader};
 
-/// How many bytes of rows a block has, roughly; decoding wants longer runs than parsing text does.
-const BLOCKS_PER_BATCH: usize = 4;
-
 /// Opens Parquet files.
 pub(super) fn open(
     files: &[Arc<Path>],
@@ -33,7 +30,7 @@ pub(super) fn open(
     let plan = Arc::new(Plan {
         files: files.to_vec(),
         columns,
-        batch_rows: opened.batch_rows(&selected, block_bytes * BLOCKS_PER_BATCH),
+        batch_rows: opened.batch_rows(&selected, block_bytes),
         allows_others: options.columns.is_some(),
         options: options.clone(),
     });
