@@ -47,7 +47,7 @@ fn jobs_that_cannot_be() {
         "an unknown key",
         edit("epochs = 10", "epcohs = 10"),
         2,
-        &["job.toml", "epcohs", "`epochs`"],
+        &["job.toml:", "epcohs", "`train.epochs`"],
     );
     check("an unknown table", edit("[train]", "[training]"), 2, &["training", "train"]);
     check(
@@ -98,7 +98,7 @@ fn data_that_is_not_there() {
     check("a missing label", edit("\"class\"", "\"klass\""), 3, &["klass", "class"]);
     let feature = edit("label = \"class\"", "label = \"class\"\nfeatures = [\"x\", \"zet\"]");
     check("a missing column", feature, 3, &["zet"]);
-    check("zero rows", |scene| scene.write("train.csv", "x,y,colour,class\n"), 3, &["train.csv"]);
+    check("zero rows", |scene| scene.write("train.csv", "x,y,colour,class\n"), 3, &["no rows"]);
     check("an empty file", |scene| scene.write("train.csv", ""), 3, &["train.csv"]);
 }
 

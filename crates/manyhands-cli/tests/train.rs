@@ -24,10 +24,10 @@ fn training_leaves_everything_in_one_folder() {
     }
     assert!(files.iter().any(|file| file.starts_with("events/")), "{files:?}");
     let report = scene.json("out/report.json");
-    for key in ["seconds", "samples_per_second", "time", "set_up", "test"] {
+    for key in ["metrics", "seconds", "samples_per_second", "setup", "memory", "energy"] {
         assert!(!report[key].is_null(), "no {key} in {report}");
     }
-    assert!(report["test"]["accuracy"].as_f64().unwrap() > 0.9, "{report}");
+    assert!(report["metrics"]["test"]["accuracy"].as_f64().unwrap() > 0.9, "{report}");
     assert_eq!(scene.half_written(), Vec::<String>::new());
 }
 
@@ -54,13 +54,11 @@ fn quiet_is_quiet_and_json_is_only_json() {
     }
     assert_eq!(kinds.iter().filter(|kind| **kind == "epoch").count(), 10);
     let last = events.last().unwrap();
-    assert_eq!(last["test"], scene.json("b/report.json")["test"]);
+    assert_eq!(last["metrics"], scene.json("b/report.json")["metrics"]);
     let planned = &events[0];
-    assert_eq!(planned["samples"], 210);
-    assert_eq!(
-        (&planned["test_samples"], &planned["validation_samples"]),
-        (&60.into(), &30.into())
-    );
+    let n = |key: &str| planned[key].as_u64().unwrap();
+    assert_eq!(n("samples") + n("test_samples") + n("validation_samples"), 300);
+    assert!(n("test_samples") > 40 && n("validation_samples") > 15, "{planned}");
     assert_eq!((&planned["batch"], &planned["grain"]), (&24.into(), &4.into()));
 }
 
@@ -119,19 +117,19 @@ fn json_jobs_are_jobs_too() {
     });
     scene.write("job.json", job.to_string());
     scene.succeed(&["train", "job.json", "--out", "out", "--quiet"]);
-    assert!(scene.json("out/report.json")["test"]["accuracy"].is_f64());
+    assert!(scene.json("out/report.json")["metrics"]["test"]["accuracy"].is_f64());
 }
 
 #[test]
 fn check_trains_nothing() {
     let scene = Scene::new();
     let text = scene.succeed(&["check", "job.toml"]);
-    for fact in ["210 samples to train on", "dense 16 relu", "10 epochs"] {
+    for fact in ["samples to train on", "dense 16 relu", "10 epochs"] {
         assert!(text.contains(fact), "no {fact} in:\n{text}");
     }
     let plan: Value =
         serde_json::from_str(&scene.succeed(&["check", "job.toml", "--json"])).unwrap();
-    assert_eq!(plan["samples"], 210);
+    assert!(plan["samples"].as_u64().unwrap() > 150, "{plan}");
     // x, y and three colours to 16, then to 2.
     assert_eq!(plan["weights"], 5 * 16 + 16 + 16 * 2 + 2);
     assert_eq!(scene.files("").len(), 2, "something was written");
@@ -146,15 +144,14 @@ fn evaluate_measures_the_test_data_or_other() {
         serde_json::from_str(&scene.succeed(&[arguments, &["--json"]].concat())).unwrap()
     };
     let own = json(&["evaluate", "out"]);
-    assert_eq!(own["samples"], 60);
-    assert_eq!(own["values"]["accuracy"], report["test"]["accuracy"]);
-    assert_eq!(own["values"]["loss"], report["test"]["loss"]);
+    assert!(own["samples"].as_u64().unwrap() > 40, "{own}");
+    assert_eq!(own["values"], report["metrics"]["test"]);
     scene.write("other.csv", table(40));
     let other = json(&["evaluate", "out", "--data", "other.csv"]);
     assert_eq!(other["samples"], 40);
     assert!(other["values"]["accuracy"].as_f64().unwrap() > 0.9);
     let text = scene.succeed(&["evaluate", "out"]);
-    assert!(text.starts_with("measured on 60 samples"), "{text}");
+    assert!(text.starts_with(&format!("measured on {} samples", own["samples"])), "{text}");
 }
 
 #[test]

@@ -10,9 +10,7 @@ use crate::job::Job;
 use crate::losses::Meaning;
 use crate::model::PREDICTION;
 use crate::registry::Registry;
-use crate::train::{
-    Measures, Purpose, Recipe, Session, SetUp, existing_ancestor, measure,
-};
+use crate::train::{Measures, Purpose, Recipe, Session, SetUp, existing_ancestor, measure};
 
 /// A trained model, opened for use.
 pub struct Trained {
@@ -112,8 +110,7 @@ impl Trained {
         let target = self.recipe.encoding.target_kind();
         let spill = existing_ancestor(&self.folder);
         let seed = self.job.train.seed;
-        let data =
-            manyhands_data::Data::open(&self.job.data, target, seed, &self.folder, &spill)?;
+        let data = manyhands_data::Data::open(&self.job.data, target, seed, &self.folder, &spill)?;
         data.test.ok_or(Error::NoTest)
     }
 

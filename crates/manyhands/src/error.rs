@@ -50,7 +50,9 @@ pub enum Error {
     NoLabels,
     #[error("the job of this model has no test data; say which with `--data`")]
     NoTest,
-    #[error("the saved model has no parameter `{name}`, which the job's model needs; is it of another job?")]
+    #[error(
+        "the saved model has no parameter `{name}`, which the job's model needs; is it of another job?"
+    )]
     MissingParameter { name: String },
     #[error(
         "the loss of step {step} is not a finite number; {place}. Try a smaller rate (it was {rate:.3e}), `train.clip = \
@@ -111,9 +113,12 @@ impl Error {
             | Error::Check(_)
             | Error::Metric(_)
             | Error::Choice(_)
+            | Error::Model(ModelError::Choice { .. })
             | Error::NoClasses
             | Error::ClassWeight { .. } => ErrorClass::Job,
-            Error::Data(_) | Error::NoLabels | Error::NoTest | Error::DataChanged { .. } => ErrorClass::Data,
+            Error::Data(_) | Error::NoLabels | Error::NoTest | Error::DataChanged { .. } => {
+                ErrorClass::Data
+            }
             Error::Model(_) | Error::Program(_) => ErrorClass::Model,
             Error::NotFinite { .. } => ErrorClass::Training,
             Error::Checkpoint(_)

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use manyhands::device::{CpuDevice, StepExecutor};
+use manyhands::device::{CpuDevice, PlanId, StepExecutor};
 use manyhands::job::ModelSpec;
 use manyhands::layers::{Layer, LayerError, Site};
 use manyhands::losses::{Loss, Meaning, Misfit};
@@ -129,9 +129,10 @@ fn model(case: &Json, target: TargetSpec) -> Model {
 }
 
 /// A program with its parameters and inputs set, after one run with one grain.
-fn ran(program: &Program, case: &Json, label: Option<&Tensor>) -> StepExecutor {
+fn ran(program: &Program, case: &Json, label: Option<&Tensor>) -> (StepExecutor, PlanId) {
     let device = CpuDevice::new(1).unwrap();
-    let mut step = StepExecutor::new(Box::new(device), program, 1, 1).unwrap();
+    let mut step = StepExecutor::new(Box::new(device), 1);
+    let plan = step.add_plan(program, 1, None).unwrap();
     let mut given = tensors(&case["weights"]);
     given.extend(tensors(&case["statistics"]));
     let names: Vec<(String, TensorType)> = program
@@ -148,13 +149,13 @@ fn ran(program: &Program, case: &Json, label: Option<&Tensor>) -> StepExecutor {
     }
     assert!(given.is_empty(), "{}: no weights {:?}", case["name"], given.keys());
     for (name, value) in tensors(&case["inputs"]) {
-        step.write_grain_input(0, &name, value.bytes()).unwrap();
+        step.write_grain_input(plan, 0, &name, value.bytes()).unwrap();
     }
     if let Some(label) = label {
-        step.write_grain_input(0, "label", label.bytes()).unwrap();
+        step.write_grain_input(plan, 0, "label", label.bytes()).unwrap();
     }
-    step.run().unwrap();
-    step
+    step.run(plan).unwrap();
+    (step, plan)
 }
 
 /// What is wrong with a case.
@@ -165,20 +166,20 @@ fn problems(case: &Json) -> Vec<String> {
     let n_samples = output.shape()[0];
     let mut found: Vec<(String, Tensor, Tensor)> = Vec::new();
     if case["mode"] == "evaluating" {
-        let step = ran(&model.prediction_program(n_samples, &Factors).unwrap(), case, None);
-        found.push(("output".into(), step.grain_output(0, "prediction").unwrap(), output));
+        let (step, plan) = ran(&model.prediction_program(n_samples, &Factors).unwrap(), case, None);
+        found.push(("output".into(), step.grain_output(plan, 0, "prediction").unwrap(), output));
     } else {
         let program = model.probe_program(n_samples, &Factors, None).unwrap();
-        let step = ran(&program, case, Some(&upstream));
+        let (step, plan) = ran(&program, case, Some(&upstream));
         let last = format!("layer/{}", model.describe().layers.last().unwrap().name);
-        found.push(("output".into(), step.grain_output(0, &last).unwrap(), output));
+        found.push(("output".into(), step.grain_output(plan, 0, &last).unwrap(), output));
         for (name, expected) in tensors(&case["gradients"]) {
             let weight = match case["inputs"].get(&name) {
                 Some(_) if case.get("layers").is_some() => "shift0/zeros".to_string(),
                 Some(_) => format!("shift_{name}/zeros"),
                 None => name.clone(),
             };
-            let mean = step.step_output(&format!("gradient/{weight}")).unwrap();
+            let mean = step.step_output(plan, &format!("gradient/{weight}")).unwrap();
             // The step's gradient is of the mean over samples.
             let total: Vec<f32> =
                 mean.to_f64().iter().map(|v| (v * n_samples as f64) as f32).collect();
@@ -227,14 +228,14 @@ fn losses_agree_with_torch() {
             assert_eq!(problem, None, "{text} {what} {weights:?}");
         };
         let program = model.probe_program(n_samples, loss.as_ref(), weights.as_deref()).unwrap();
-        let step = ran(&program, case, Some(&label));
-        check("mean", step.step_output("loss").unwrap(), &case["mean"]);
-        let gradient = step.step_output("gradient/shift0/zeros").unwrap();
+        let (step, plan) = ran(&program, case, Some(&label));
+        check("mean", step.step_output(plan, "loss").unwrap(), &case["mean"]);
+        let gradient = step.step_output(plan, "gradient/shift0/zeros").unwrap();
         check("gradient", gradient, &case["gradient"]);
         let program = model.evaluation_program(n_samples, loss.as_ref()).unwrap();
-        let step = ran(&program, case, Some(&label));
-        check("losses", step.grain_output(0, "losses").unwrap(), &case["losses"]);
-        check("prediction", step.grain_output(0, "prediction").unwrap(), &case["prediction"]);
+        let (step, plan) = ran(&program, case, Some(&label));
+        check("losses", step.grain_output(plan, 0, "losses").unwrap(), &case["losses"]);
+        check("prediction", step.grain_output(plan, 0, "prediction").unwrap(), &case["prediction"]);
     }
     assert!(cases.len() > 10);
 }

@@ -24,6 +24,7 @@ fn report() -> Report {
             validation: BTreeMap::new(),
             train: metrics(0.91, f64::NAN),
         },
+        details: BTreeMap::new(),
         seconds: Seconds {
             total: 75.0,
             reading: 1.0,

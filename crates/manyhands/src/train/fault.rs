@@ -3,7 +3,6 @@
 
 use manyhands_program::Tensor;
 
-use super::recipe::Recipe;
 use super::session::Session;
 use crate::error::Error;
 use crate::model::{PROBED_GRADIENT, PROBED_LAYER};
@@ -11,7 +10,6 @@ use crate::model::{PROBED_GRADIENT, PROBED_LAYER};
 /// Names the first thing in a step that is not finite: a weight, the output of a layer, or a gradient.
 pub(crate) fn first_not_finite(
     session: &mut Session,
-    recipe: &Recipe,
     batch: &manyhands_data::Batch,
     at: (u64, u64),
 ) -> Result<String, Error> {
@@ -23,24 +21,18 @@ pub(crate) fn first_not_finite(
             ));
         }
     }
-    for grain_idx in 0..recipe.n_grains(batch.n_samples()) {
-        let first = grain_idx * recipe.grain;
-        let n_samples = (batch.n_samples() - first).min(recipe.grain);
-        let program = recipe.probe_program(n_samples)?;
-        let outputs = session.look(&program, batch, grain_idx, at)?;
-        for (output, tensor) in program.outputs().iter().zip(&outputs) {
-            if is_finite(tensor) {
-                continue;
-            }
-            let name = &output.name;
-            return Ok(if let Some(layer) = name.strip_prefix(PROBED_LAYER) {
-                format!("it first appeared in the output of layer `{layer}`")
-            } else if let Some(weight) = name.strip_prefix(PROBED_GRADIENT) {
-                format!("it first appeared in the gradient of `{weight}`")
-            } else {
-                "it first appeared in the loss itself".to_string()
-            });
+    // What comes first in the program comes first here: layers in their order, the loss, then gradients.
+    for (name, tensor) in session.probe(batch, at)? {
+        if is_finite(&tensor) {
+            continue;
         }
+        return Ok(if let Some(layer) = name.strip_prefix(PROBED_LAYER) {
+            format!("it first appeared in the output of layer `{layer}`")
+        } else if let Some(weight) = name.strip_prefix(PROBED_GRADIENT) {
+            format!("it first appeared in the gradient of `{weight}`")
+        } else {
+            "it first appeared in the loss itself".to_string()
+        });
     }
     Ok("every layer and gradient was finite, so the sum over the samples overflowed".to_string())
 }

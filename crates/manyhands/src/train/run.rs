@@ -18,11 +18,11 @@ use super::session::Session;
 use super::set_up::{Trial, Verdict, candidates};
 use super::{Opened, Purpose, Trainer, make_absolute};
 use crate::checkpoint::{Checkpoint, CheckpointWriter, Keep, Measured, NamedTensor, State};
+use crate::energy::EnergyMeter;
 use crate::error::Error;
 use crate::job::Job;
-use crate::registry::Registry;
-use crate::energy::EnergyMeter;
 use crate::machine::{Machine, peak_memory_bytes};
+use crate::registry::Registry;
 use crate::report::{FinalMetrics, Memory, REPORT_FORMAT, Report, Seconds, Setup};
 use crate::schedules::{Position, warm_up};
 
@@ -426,7 +426,7 @@ impl<'a> Run<'a> {
             }
             (state.epoch, state.batch) = (state.epoch + 1, 0);
         }
-        let place = first_not_finite(&mut session, self.recipe, batch, (seed, step as u64))?;
+        let place = first_not_finite(&mut session, batch, (seed, step as u64))?;
         let rate = self.rate(step - 1, &self.monitored);
         Ok(Error::NotFinite { step, place, rate })
     }
@@ -498,9 +498,14 @@ impl<'a> Run<'a> {
             steps: self.state.step,
             samples: n_samples,
             samples_per_second: if trained > 0.0 { n_samples as f64 / trained } else { 0.0 },
-            metrics: FinalMetrics { train: of("train/"), validation: of("validation/"), test: test.values },
+            metrics: FinalMetrics {
+                train: of("train/"),
+                validation: of("validation/"),
+                test: test.values,
+            },
             details: test.details,
-            seconds: Seconds { total: self.start.elapsed().as_secs_f64(), ..self.split }.with_other(),
+            seconds: Seconds { total: self.start.elapsed().as_secs_f64(), ..self.split }
+                .with_other(),
             setup: Setup {
                 workers: set_up.workers,
                 threads: set_up.threads,

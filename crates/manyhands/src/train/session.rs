@@ -168,29 +168,37 @@ impl<'a> Session<'a> {
         Ok(self.executor.peak_bytes()?)
     }
 
-    /// Evaluates a program on one grain of a batch with the present parameters; the outputs in order.
-    pub(crate) fn look(
+    /// Runs a program that looks into a training step, and gives its outputs by name: those of each grain in the order of
+    /// the program, then those of the step.
+    pub(crate) fn probe(
         &mut self,
-        program: &Program,
         batch: &Batch,
-        grain_idx: usize,
         (seed, step): (u64, u64),
-    ) -> Result<Vec<Tensor>, Error> {
-        let grain = self.recipe.grain;
-        let samples = grain_idx * grain..batch.n_samples().min((grain_idx + 1) * grain);
-        let mut inputs = Vec::new();
-        for (name, value) in program.inputs() {
-            let place = self.inputs.iter().find(|(own, _)| own == name).map(|(_, place)| *place);
-            let context = [seed, step, grain_idx as u64].map(u64::to_le_bytes);
-            let bytes = match place {
-                Some(place) => batch.input(place, samples.clone()),
-                None if name == LABEL => batch.target(samples.clone()).ok_or(Error::NoLabels)?,
-                None => context.as_flattened(),
-            };
-            inputs.push(Tensor::from_bytes(program.ty(value).clone(), bytes.to_vec())?);
+    ) -> Result<Vec<(String, Tensor)>, Error> {
+        let (grain, n_samples) = (self.recipe.grain, batch.n_samples());
+        let (n_full, rest) = (n_samples / grain, n_samples % grain);
+        let program = self.recipe.probe_program(if n_full > 0 { grain } else { rest })?;
+        let last = match rest > 0 && n_full > 0 {
+            true => Some(self.recipe.probe_program(rest)?),
+            false => None,
+        };
+        let n_grains = self.recipe.n_grains(n_samples);
+        let plan = self.executor.add_plan(&program, n_grains, last.as_ref())?;
+        self.feed(plan, batch, Purpose::Train)?;
+        self.executor.set_random_context(plan, seed, step)?;
+        self.executor.run(plan)?;
+        let mut outputs = Vec::new();
+        for output in program.outputs() {
+            let name = &output.name;
+            if let Ok(tensor) = self.executor.step_output(plan, name) {
+                outputs.push((name.clone(), tensor));
+                continue;
+            }
+            for grain_idx in 0..n_grains {
+                let tensor = self.executor.grain_output(plan, grain_idx, name)?;
+                outputs.push((name.clone(), tensor));
+            }
         }
-        let parameters = program.parameters().map(|(name, ..)| self.executor.parameter(name));
-        let parameters = parameters.collect::<Result<Vec<_>, _>>()?;
-        Ok(self.executor.device_mut().evaluate(program, &inputs, &parameters)?.outputs)
+        Ok(outputs)
     }
 }

@@ -15,7 +15,8 @@ const MOST_STEPS: usize = 50;
 
 /// What is tried, in this order. One candidate is no choice.
 pub(crate) fn candidates(spec: &DistributeSpec, n_cores: usize, n_grains: usize) -> Vec<SetUp> {
-    let set_up = |workers: usize, threads: usize, reason: String| SetUp { workers, threads, reason };
+    let set_up =
+        |workers: usize, threads: usize, reason: String| SetUp { workers, threads, reason };
     match (spec.workers, spec.threads) {
         (Some(workers), Some(threads)) => vec![set_up(workers, threads, "as asked".to_string())],
         (Some(workers), None) => {

@@ -286,7 +286,8 @@ fn a_probe_shows_in_which_layer_a_nan_first_appears() {
     let model = model(text, &features(&[5]), classes(3)).unwrap();
     let program = model.probe_program(2, loss("cross_entropy").as_ref(), None).unwrap();
     let device = CpuDevice::new(1).unwrap();
-    let mut step = StepExecutor::new(Box::new(device), &program, 2, 1).unwrap();
+    let mut step = StepExecutor::new(Box::new(device), 1);
+    let plan = step.add_plan(&program, 2, None).unwrap();
     for (name, ty) in parameters(&program, true) {
         let init = manyhands::program::Init::Uniform(0.5);
         let mut value = initial_value(step.device_mut(), 1, &name, &ty, init).unwrap();
@@ -297,16 +298,16 @@ fn a_probe_shows_in_which_layer_a_nan_first_appears() {
     }
     for grain in 0..2 {
         let features = Tensor::filled(TensorType::new(DType::F32, [2, 5]), 0.5).unwrap();
-        step.write_grain_input(grain, "features", features.bytes()).unwrap();
+        step.write_grain_input(plan, grain, "features", features.bytes()).unwrap();
         let label = Tensor::new([2], &[0i32, 2]).unwrap();
-        step.write_grain_input(grain, "label", label.bytes()).unwrap();
+        step.write_grain_input(plan, grain, "label", label.bytes()).unwrap();
     }
-    step.run().unwrap();
+    step.run(plan).unwrap();
     let is_nan = |tensor: Tensor| tensor.to_f64().iter().any(|v| v.is_nan());
     let layers = model.describe().layers.iter().map(|layer| format!("layer/{}", layer.name));
-    let bad = layers.filter(|name| is_nan(step.grain_output(1, name).unwrap()));
+    let bad = layers.filter(|name| is_nan(step.grain_output(plan, 1, name).unwrap()));
     assert_eq!(bad.collect::<Vec<_>>(), ["layer/dense1", "layer/dense2"]);
-    assert!(is_nan(step.step_output("gradient/dense0/weight").unwrap()));
-    assert!(is_nan(step.step_output("loss").unwrap()));
+    assert!(is_nan(step.step_output(plan, "gradient/dense0/weight").unwrap()));
+    assert!(is_nan(step.step_output(plan, "loss").unwrap()));
     assert!(program.updates().is_empty());
 }

@@ -4,8 +4,8 @@
 
 #![allow(clippy::print_stdout, reason = "an example shows its results")]
 
-use manyhands::schedules::{Position, Schedule, warm_up};
-use manyhands::{Job, Registry};
+use manyhands::schedules::{Position, Schedule};
+use manyhands::{Job, Registry, Trainer};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -30,18 +30,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // From here on a job can name it like any other, in TOML as in Rust.
     let job = Job::builder()
-        .train("houses.csv")
-        .label("price")
-        .layers(["dense 64 relu", "dense 1"])
-        .loss("squared_error")
-        .schedule("saw 2")
-        .warm_up(2)
+        .train("digits.csv.gz")
+        .test(0.2)
+        .label("label")
+        .layers(["dense 64 relu", "dense 10"])
+        .schedule("saw 3")
+        .warm_up(10)
+        .metrics(["accuracy"])
+        .epochs(6)
         .build()?;
-
-    let schedule = registry.schedules.make(&job.train.schedule)?;
-    for step in 0..10 {
-        let at = Position { step, n_steps: 10, steps_per_epoch: 5, monitored: &[] };
-        println!("step {step}: {:.2}", warm_up(job.train.warm_up, step) * schedule.factor(&at));
-    }
+    let out = std::env::temp_dir().join("manyhands-own-schedule");
+    let report = Trainer::new(job, "examples/data").registry(registry).out(out).run()?;
+    println!("accuracy on the test data: {:.3}", report.metrics.test["accuracy"]);
     Ok(())
 }

@@ -2,16 +2,13 @@
 //!
 //!     cargo run --release -p manyhands --example own_layer
 
-#![allow(clippy::print_stdout)] // an example talks
+#![allow(clippy::print_stdout, reason = "an example shows its results")]
 
-use manyhands::job::ModelSpec;
 use manyhands::layers::{Activation, Layer, LayerError, Site};
 use manyhands::program::{Init, Value};
-use manyhands::{Choice, Registry};
+use manyhands::{Job, Registry, Trainer};
 use schemars::JsonSchema;
 use serde::Deserialize;
-
-mod synthetic;
 
 /// Lets part of what goes in through unchanged: `gate * activation(x w) + (1 - gate) * x`.
 #[derive(Deserialize, JsonSchema)]
@@ -42,8 +39,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut registry = Registry::default();
     registry.layers.add("highway", |own: Highway| Box::new(own));
 
-    let layers = ["dense 32 relu", "highway relu", "highway activation=tanh", "dense 1"];
-    let layers = layers.into_iter().map(Choice::from).collect();
-    let model = ModelSpec { layers, ..ModelSpec::default() };
-    synthetic::train(&registry, &model, "squared_error", "adam rate=0.01")
+    // From here on a job can name it like any other, in TOML as in Rust.
+    let job = Job::builder()
+        .train("digits.csv.gz")
+        .test(0.2)
+        .label("label")
+        .layers(["dense 32 relu", "highway relu", "highway activation=tanh", "dense 10"])
+        .metrics(["accuracy"])
+        .epochs(5)
+        .build()?;
+    let out = std::env::temp_dir().join("manyhands-own-layer");
+    let report = Trainer::new(job, "examples/data").registry(registry).out(out).run()?;
+    println!("accuracy on the test data: {:.3}", report.metrics.test["accuracy"]);
+    Ok(())
 }

@@ -2,16 +2,13 @@
 //!
 //!     cargo run --release -p manyhands --example own_loss
 
-#![allow(clippy::print_stdout)] // an example talks
+#![allow(clippy::print_stdout, reason = "an example shows its results")]
 
-use manyhands::job::ModelSpec;
 use manyhands::losses::{Loss, Meaning};
 use manyhands::program::{Builder, ProgramError, Value};
-use manyhands::{Choice, Registry};
+use manyhands::{Job, Registry, Trainer};
 use schemars::JsonSchema;
 use serde::Deserialize;
-
-mod synthetic;
 
 /// Makes the model answer the level that the truth stays below in a given part of all cases.
 #[derive(Deserialize, JsonSchema)]
@@ -36,7 +33,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut registry = Registry::default();
     registry.losses.add("quantile", |own: Quantile| Box::new(own));
 
-    let layers = ["dense 32 relu", "dense 1"].into_iter().map(Choice::from).collect();
-    let model = ModelSpec { layers, ..ModelSpec::default() };
-    synthetic::train(&registry, &model, "quantile 0.9", "adam rate=0.01")
+    // From here on a job can name it like any other, in TOML as in Rust.
+    let job = Job::builder()
+        .train("diabetes.csv.gz")
+        .test(0.2)
+        .label("target")
+        .layers(["dense 32 relu", "dense 1"])
+        .loss("quantile 0.9")
+        .metrics(["mae"])
+        .epochs(10)
+        .build()?;
+    let out = std::env::temp_dir().join("manyhands-own-loss");
+    let report = Trainer::new(job, "examples/data").registry(registry).out(out).run()?;
+    println!("mean absolute error on the test data: {:.1}", report.metrics.test["mae"]);
+    Ok(())
 }

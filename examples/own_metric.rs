@@ -4,8 +4,8 @@
 
 #![allow(clippy::print_stdout, reason = "an example shows its results")]
 
-use manyhands::metrics::{Metric, Scored, Targets};
-use manyhands::{Job, Registry};
+use manyhands::metrics::{Metric, Scored};
+use manyhands::{Job, Registry, Trainer};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -44,23 +44,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // From here on a job can name it like any other, in TOML as in Rust.
     let job = Job::builder()
-        .train("houses.csv")
-        .label("price")
-        .layers(["dense 64 relu", "dense 1"])
+        .train("diabetes.csv.gz")
+        .test(0.2)
+        .label("target")
+        .layers(["dense 32 relu", "dense 1"])
         .loss("squared_error")
-        .metrics(["rmse", "within 0.5"])
+        .metrics(["rmse", "within 50"])
+        .epochs(10)
         .build()?;
-
-    let scored = Scored {
-        predictions: &[1.0, 2.25, 4.0, 2.0],
-        width: 1,
-        targets: Targets::Numbers(&[1.0, 2.0, 3.0, 2.5]),
-        losses: &[],
-    };
-    for choice in &job.train.metrics {
-        let mut metric = registry.metrics.make(choice)?;
-        metric.add(&scored);
-        println!("{choice}: {}", metric.value());
-    }
+    let out = std::env::temp_dir().join("manyhands-own-metric");
+    let report = Trainer::new(job, "examples/data").registry(registry).out(out).run()?;
+    println!("predictions within 50 of the truth: {:.2}", report.metrics.test["within"]);
     Ok(())
 }

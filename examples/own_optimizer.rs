@@ -2,15 +2,12 @@
 //!
 //!     cargo run --release -p manyhands --example own_optimizer
 
-#![allow(clippy::print_stdout)] // an example talks
+#![allow(clippy::print_stdout, reason = "an example shows its results")]
 
-use manyhands::job::ModelSpec;
 use manyhands::program::{Builder, Init, ProgramError, Role, UpdateRule, Value};
-use manyhands::{Choice, Registry};
+use manyhands::{Job, Registry, Trainer};
 use schemars::JsonSchema;
 use serde::Deserialize;
-
-mod synthetic;
 
 /// Follows the sign of a running mean of the gradient (Chen et al. 2023).
 #[derive(Deserialize, JsonSchema)]
@@ -68,7 +65,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut registry = Registry::default();
     registry.optimizers.add("lion", |own: Lion| Box::new(own));
 
-    let layers = ["dense 32 relu", "dense 1"].into_iter().map(Choice::from).collect();
-    let model = ModelSpec { layers, ..ModelSpec::default() };
-    synthetic::train(&registry, &model, "squared_error", "lion 0.002")
+    // From here on a job can name it like any other, in TOML as in Rust.
+    let job = Job::builder()
+        .train("digits.csv.gz")
+        .test(0.2)
+        .label("label")
+        .layers(["dense 64 relu", "dense 10"])
+        .optimizer("lion 0.001")
+        .metrics(["accuracy"])
+        .epochs(5)
+        .build()?;
+    let out = std::env::temp_dir().join("manyhands-own-optimizer");
+    let report = Trainer::new(job, "examples/data").registry(registry).out(out).run()?;
+    println!("accuracy on the test data: {:.3}", report.metrics.test["accuracy"]);
+    Ok(())
 }
