@@ -17,11 +17,14 @@ use manyhands::program::{Role, Tensor};
 
 const FOLDER: &str = "MANYHANDS_TEST_SAVES_TO";
 
+/// Large enough that a child spends most of its time in a save, where the kill should find it.
+const N_ELEMENTS: usize = 400_000;
+
 fn checkpoint(step: u64) -> Checkpoint {
     let tensor = |name: &str, role| NamedTensor {
         name: name.to_string(),
         role,
-        tensor: Tensor::new([50_000], &vec![step as f32; 50_000]).unwrap(),
+        tensor: Tensor::new([N_ELEMENTS], &vec![step as f32; N_ELEMENTS]).unwrap(),
     };
     Checkpoint {
         tensors: vec![tensor("w", Role::Weight), tensor("w/momentum", Role::Slot)],
@@ -46,7 +49,9 @@ fn saves_until_killed() {
     for step in resumed + 1.. {
         writer.save(&checkpoint(step), Keep { last: 2, best: false }).unwrap();
         println!("\nsaved {step}");
-        writer.publish(&checkpoint(step)).unwrap();
+        if step % 4 == 1 {
+            writer.publish(&checkpoint(step)).unwrap();
+        }
     }
 }
 
