@@ -225,7 +225,9 @@ fn check_data(data: &DataSpec) -> Result<(), CheckError> {
                 wanted: "name at least one column, or leave it out for all",
             });
         }
-        if let Some(label) = data.label.as_ref().filter(|label| features.contains(label)) {
+        // In a window the past of the label is known.
+        let label = data.label.as_ref().filter(|_| data.window.is_none());
+        if let Some(label) = label.filter(|label| features.contains(label)) {
             return Err(CheckError::LabelIsFeature { label: label.clone() });
         }
     }

@@ -155,6 +155,10 @@ impl<'a> Run<'a> {
             self.tell(&Event::SetUp(&set_up));
         }
         let reason = self.epochs(&mut session, &mut trial, &mut set_up)?;
+        if set_up.reason.is_empty() {
+            set_up.reason = "there were too few steps to measure which is faster".to_string();
+            self.tell(&Event::SetUp(&set_up));
+        }
         if let Some(reason) = &reason {
             self.tell(&Event::Stopped(reason));
         }
