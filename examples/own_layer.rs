@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .label("label")
         .layers(["dense 32 relu", "highway relu", "highway activation=tanh", "dense 10"])
         .metrics(["accuracy"])
-        .epochs(5)
+        .epochs(20)
         .build()?;
     let out = std::env::temp_dir().join("manyhands-own-layer");
     let report = Trainer::new(job, "examples/data").registry(registry).out(out).run()?;

@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .layers(["dense 32 relu", "dense 1"])
         .loss("quantile 0.9")
         .metrics(["mae"])
-        .epochs(10)
+        .epochs(40)
         .build()?;
     let out = std::env::temp_dir().join("manyhands-own-loss");
     let report = Trainer::new(job, "examples/data").registry(registry).out(out).run()?;

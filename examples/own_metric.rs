@@ -50,7 +50,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .layers(["dense 32 relu", "dense 1"])
         .loss("squared_error")
         .metrics(["rmse", "within 50"])
-        .epochs(10)
+        .epochs(40)
         .build()?;
     let out = std::env::temp_dir().join("manyhands-own-metric");
     let report = Trainer::new(job, "examples/data").registry(registry).out(out).run()?;

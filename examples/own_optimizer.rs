@@ -73,7 +73,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .layers(["dense 64 relu", "dense 10"])
         .optimizer("lion 0.001")
         .metrics(["accuracy"])
-        .epochs(5)
+        .epochs(20)
         .build()?;
     let out = std::env::temp_dir().join("manyhands-own-optimizer");
     let report = Trainer::new(job, "examples/data").registry(registry).out(out).run()?;

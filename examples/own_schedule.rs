@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .schedule("saw 3")
         .warm_up(10)
         .metrics(["accuracy"])
-        .epochs(6)
+        .epochs(20)
         .build()?;
     let out = std::env::temp_dir().join("manyhands-own-schedule");
     let report = Trainer::new(job, "examples/data").registry(registry).out(out).run()?;
