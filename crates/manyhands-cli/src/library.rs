@@ -107,7 +107,8 @@ fn source(text: &str, job: &Job) -> Source {
         .split(',')
         .map(|pair| pair.split_once('=').map(|(name, path)| (name.to_string(), path.to_string())))
         .collect();
-    let known = |pairs: &BTreeMap<String, String>| pairs.keys().all(|one| columns.contains_key(one));
+    let known =
+        |pairs: &BTreeMap<String, String>| pairs.keys().all(|one| columns.contains_key(one));
     match pairs.filter(known) {
         Some(pairs) => Source::Columns(pairs),
         None => {
@@ -119,10 +120,7 @@ fn source(text: &str, job: &Job) -> Source {
 }
 
 /// Measures a trained model; returns the names of its classes too.
-pub(crate) fn evaluate(
-    dir: &Path,
-    data: Option<&str>,
-) -> Result<(Measures, Vec<String>), Failure> {
+pub(crate) fn evaluate(dir: &Path, data: Option<&str>) -> Result<(Measures, Vec<String>), Failure> {
     let trained = Trained::open(dir)?;
     let data = data.map(|text| source(text, trained.job()));
     let measures = trained.evaluate(data.as_ref(), Path::new("."))?;

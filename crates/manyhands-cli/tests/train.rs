@@ -24,10 +24,11 @@ fn training_leaves_everything_in_one_folder() {
     }
     assert!(files.iter().any(|file| file.starts_with("events/")), "{files:?}");
     let report = scene.json("out/report.json");
-    for key in ["seconds", "samples_per_second", "time", "set_up", "test"] {
+    for key in ["metrics", "seconds", "samples_per_second", "setup", "memory", "energy"] {
         assert!(!report[key].is_null(), "no {key} in {report}");
     }
-    assert!(report["test"]["accuracy"].as_f64().unwrap() > 0.9, "{report}");
+    assert!(report["seconds"]["total"].as_f64().unwrap() > 0.0, "{report}");
+    assert!(report["metrics"]["test"]["accuracy"].as_f64().unwrap() > 0.9, "{report}");
     assert_eq!(scene.half_written(), Vec::<String>::new());
 }
 
@@ -54,7 +55,7 @@ fn quiet_is_quiet_and_json_is_only_json() {
     }
     assert_eq!(kinds.iter().filter(|kind| **kind == "epoch").count(), 10);
     let last = events.last().unwrap();
-    assert_eq!(last["test"], scene.json("b/report.json")["test"]);
+    assert_eq!(last["metrics"], scene.json("b/report.json")["metrics"]);
     let planned = &events[0];
     assert_eq!(planned["samples"], 210);
     assert_eq!(
@@ -119,7 +120,7 @@ fn json_jobs_are_jobs_too() {
     });
     scene.write("job.json", job.to_string());
     scene.succeed(&["train", "job.json", "--out", "out", "--quiet"]);
-    assert!(scene.json("out/report.json")["test"]["accuracy"].is_f64());
+    assert!(scene.json("out/report.json")["metrics"]["test"]["accuracy"].is_f64());
 }
 
 #[test]
@@ -147,8 +148,8 @@ fn evaluate_measures_the_test_data_or_other() {
     };
     let own = json(&["evaluate", "out"]);
     assert_eq!(own["samples"], 60);
-    assert_eq!(own["values"]["accuracy"], report["test"]["accuracy"]);
-    assert_eq!(own["values"]["loss"], report["test"]["loss"]);
+    assert_eq!(own["values"]["accuracy"], report["metrics"]["test"]["accuracy"]);
+    assert_eq!(own["values"]["loss"], report["metrics"]["test"]["loss"]);
     scene.write("other.csv", table(40));
     let other = json(&["evaluate", "out", "--data", "other.csv"]);
     assert_eq!(other["samples"], 40);
