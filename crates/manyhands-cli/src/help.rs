@@ -1,12 +1,14 @@
 //! `manyhands help`: commands, and topics about what a job can say.
 
+use manyhands::Job;
 use manyhands::catalog::Catalog;
+use manyhands::job::Key;
 
 use crate::arguments::{self, Help};
 use crate::exit::{Class, Failure};
 use crate::output::print;
 use crate::pages::{exit_codes, fill};
-use crate::reference::{Key, keys, things};
+use crate::reference::{key_text, things};
 
 /// The topics besides commands.
 const TOPICS: &[&str] =
@@ -65,7 +67,7 @@ fn explain(topic: &str, narrower: &[&str]) -> Result<String, Failure> {
 
 const LAYERS: &str = "What `model.layers` and `model.node.layer` can name. A layer is written as words, its settings in \
     their order or by name: \"dense 512 relu\", \"dense 512 activation=relu\"; or as a table: { dense = { units = 512, \
-    activation = \"relu\" } }. Settings in brackets have a default.";
+    activation = \"relu\" } }. Settings in brackets need not be given.";
 const LOSSES: &str = "What `train.loss` can name: what training makes small. It also says what the outputs of the model \
     mean, classes or numbers.";
 const OPTIMIZERS: &str = "What `train.optimizer` can name: how weights follow their gradients. Written as \
@@ -76,7 +78,7 @@ const METRICS: &str =
     "What `train.metrics` can name: what is measured on the validation and the test data.";
 
 fn explain_job(narrower: &[&str]) -> Result<String, Failure> {
-    let all = keys(&manyhands::Job::schema().to_value());
+    let all = Job::keys();
     let Some(wanted) = narrower.first() else {
         let intro = fill(JOB, 0);
         return Ok(format!("{intro}\n\n{}", listed(&all)));
@@ -104,7 +106,7 @@ const JOB: &str = "The keys of a job, a TOML or JSON file. Behind `=` is what ho
 /// Keys beneath each other; a table of the first level is a heading.
 fn listed(keys: &[Key]) -> String {
     let one = |key: &Key| match key.path.contains('.') {
-        true => key.to_text(),
+        true => key_text(key),
         false => format!("[{}]\n{}", key.path, fill(&key.about, 0)),
     };
     keys.iter().map(one).collect::<Vec<_>>().join("\n\n")

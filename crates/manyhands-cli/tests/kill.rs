@@ -111,7 +111,7 @@ fn an_interrupted_training_says_how_to_go_on() {
         scene.succeed(&["resume", "out", "--workers", "2", "--quiet"]);
         assert!(scene.read("calm/model.safetensors") == scene.read("out/model.safetensors"));
         let report = scene.json("out/report.json");
-        assert_eq!(report["test"], scene.json("calm/report.json")["test"]);
+        assert_eq!(report["metrics"]["test"], scene.json("calm/report.json")["metrics"]["test"]);
     }
 }
 
