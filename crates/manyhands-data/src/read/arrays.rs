@@ -1,9 +1,9 @@
 //! Files that hold one array of numbers (IDX, NumPy): a row for each index along the first axis.
 
+use std::collections::VecDeque;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
-use std::vec;
 
 use arrow::array::{ArrayRef, FixedSizeListArray};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
@@ -69,7 +69,7 @@ pub(super) fn open(
     let mut pieces = ArrayPieces {
         first: first.clone(),
         first_header: opened.header.clone(),
-        rest: if has_column { rest.to_vec() } else { Vec::new() }.into_iter(),
+        rest: rest.iter().filter(|_| has_column).cloned().collect(),
         format,
         schema: schema.clone(),
         block_bytes,
@@ -172,7 +172,7 @@ fn item_field(element: DataType) -> FieldRef {
 struct ArrayPieces {
     first: Arc<Path>,
     first_header: ArrayHeader,
-    rest: vec::IntoIter<Arc<Path>>,
+    rest: VecDeque<Arc<Path>>,
     format: FileFormat,
     schema: SchemaRef,
     block_bytes: usize,
@@ -181,7 +181,7 @@ struct ArrayPieces {
 
 impl ArrayPieces {
     fn open_next(&mut self) -> Result<Option<ArrayFile>, ReadError> {
-        let Some(file) = self.rest.next() else { return Ok(None) };
+        let Some(file) = self.rest.pop_front() else { return Ok(None) };
         let opened = ArrayFile::open(&file, self.format)?;
         let (expected, found) = (&self.first_header, &opened.header);
         if (expected.element, &expected.shape[1..]) != (found.element, &found.shape[1..]) {

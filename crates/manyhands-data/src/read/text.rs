@@ -1,9 +1,9 @@
 //! Plain text: one column `text` of chunks that together are the files.
 
+use std::collections::VecDeque;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
-use std::vec;
 
 use arrow::array::{ArrayRef, BinaryArray, StringArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
@@ -27,7 +27,7 @@ pub(super) fn open(
     let data_type = if options.bytes { DataType::Binary } else { DataType::Utf8 };
     let schema: SchemaRef = Arc::new(Schema::new(vec![Field::new(COLUMN, data_type, false)]));
     let mut pieces = TextPieces {
-        rest: files.to_vec().into_iter(),
+        rest: files.iter().cloned().collect(),
         current: None,
         schema: schema.clone(),
         is_binary: options.bytes,
@@ -46,7 +46,7 @@ struct TextFile {
 }
 
 struct TextPieces {
-    rest: vec::IntoIter<Arc<Path>>,
+    rest: VecDeque<Arc<Path>>,
     current: Option<TextFile>,
     schema: SchemaRef,
     is_binary: bool,
@@ -94,7 +94,7 @@ fn cut(bytes: &[u8]) -> usize {
 
 impl TextPieces {
     fn open_next(&mut self) -> Result<bool, ReadError> {
-        let Some(file) = self.rest.next() else { return Ok(false) };
+        let Some(file) = self.rest.pop_front() else { return Ok(false) };
         let input = files::open(&file)?;
         self.current =
             Some(TextFile { file, input, carry: Vec::new(), is_started: false, is_done: false });

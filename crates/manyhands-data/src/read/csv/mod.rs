@@ -4,9 +4,9 @@ mod cells;
 mod number;
 mod parse;
 
+use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
-use std::vec;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
@@ -37,7 +37,7 @@ pub(super) fn open(
     let schema: SchemaRef = Arc::new(Schema::new(fields));
     let mut pieces = CsvPieces {
         first: first.clone(),
-        rest: rest.to_vec().into_iter(),
+        rest: rest.iter().cloned().collect(),
         options: options.clone(),
         block_bytes,
         empty,
@@ -172,7 +172,7 @@ fn infer(
 /// The chunks of all files.
 struct CsvPieces {
     first: Arc<Path>,
-    rest: vec::IntoIter<Arc<Path>>,
+    rest: VecDeque<Arc<Path>>,
     options: ReadOptions,
     block_bytes: usize,
     empty: EmptyCells,
@@ -213,7 +213,7 @@ impl CsvPieces {
     fn next_piece(&mut self) -> Result<Option<Work>, ReadError> {
         loop {
             let Some((opened, layout)) = &mut self.current else {
-                let Some(file) = self.rest.next() else { return Ok(None) };
+                let Some(file) = self.rest.pop_front() else { return Ok(None) };
                 let opened = CsvFile::open(&file, &self.options, self.block_bytes)?;
                 let layout = self.layout(&opened)?;
                 self.current = Some((opened, layout));
@@ -230,7 +230,7 @@ impl CsvPieces {
                     }
                     Err(err) => {
                         self.current = None;
-                        self.rest = Vec::new().into_iter();
+                        self.rest.clear();
                         return Ok(Some(Work::failed(file, None, err)));
                     }
                 },

@@ -4,9 +4,9 @@ mod infer;
 mod list;
 mod parse;
 
+use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
-use std::vec;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
@@ -56,7 +56,7 @@ pub(super) fn open(
     let schema: SchemaRef = Arc::new(Schema::new(fields));
     let layout = Arc::new(Layout::new(names, kinds, options, schema.clone()));
     let mut pieces = JsonPieces {
-        rest: rest.to_vec().into_iter(),
+        rest: rest.iter().cloned().collect(),
         block_bytes,
         layout,
         current: Some(JsonFile { file: first.clone(), chunks, first_chunk: Some(chunk) }),
@@ -80,7 +80,7 @@ struct JsonFile {
 }
 
 struct JsonPieces {
-    rest: vec::IntoIter<Arc<Path>>,
+    rest: VecDeque<Arc<Path>>,
     block_bytes: usize,
     layout: Arc<Layout>,
     current: Option<JsonFile>,
@@ -90,7 +90,7 @@ impl JsonPieces {
     fn next_piece(&mut self) -> Result<Option<Work>, ReadError> {
         loop {
             let Some(current) = &mut self.current else {
-                let Some(file) = self.rest.next() else { return Ok(None) };
+                let Some(file) = self.rest.pop_front() else { return Ok(None) };
                 let mut chunks = Chunks::open(&file, self.block_bytes, None)?;
                 let first_chunk = Some(first_chunk(&file, &mut chunks)?);
                 self.current = Some(JsonFile { file, chunks, first_chunk });
@@ -107,7 +107,7 @@ impl JsonPieces {
                     }
                     Err(err) => {
                         self.current = None;
-                        self.rest = Vec::new().into_iter();
+                        self.rest.clear();
                         return Ok(Some(Work::failed(file, None, err)));
                     }
                 },
