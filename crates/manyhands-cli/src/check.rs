@@ -49,8 +49,7 @@ fn describe(planned: &Planned, model: &str) -> String {
         count(planned.grain)
     );
     let layers: String = model.trim_end().lines().map(|line| format!("\n  {line}")).collect();
-    let weights = counted(planned.n_weights, "weight");
-    format!("data   {data}\nsteps  {steps}\nmodel  {weights}{layers}")
+    format!("data   {data}\nsteps  {steps}\nmodel{layers}")
 }
 
 #[cfg(test)]
@@ -74,7 +73,7 @@ mod tests {
         let expected = "\
 data   1,438 samples to train on, nothing to validate on, 359 to test on
 steps  20 epochs of 45 steps, 900 in all; 32 samples a step, in grains of 16
-model  4,810 weights
+model
   dense0  dense 64 relu  [64]
   dense1  dense 10       [10]";
         let model = "dense0  dense 64 relu  [64]\ndense1  dense 10       [10]\n";

@@ -41,9 +41,11 @@ pub(crate) fn value(x: f64) -> String {
     }
 }
 
-/// A time that has passed: `0.42 s`, `12.3 s`, `4 min 05 s`, `2 h 07 min`.
+/// A time that has passed: `7 ms`, `0.42 s`, `12.3 s`, `4 min 05 s`, `2 h 07 min`.
 pub(crate) fn seconds(s: f64) -> String {
-    if s < 1.0 {
+    if s < 0.0995 {
+        format!("{:.0} ms", s * 1e3)
+    } else if s < 1.0 {
         format!("{s:.2} s")
     } else if s < 59.95 {
         format!("{s:.1} s")
@@ -102,8 +104,8 @@ mod tests {
 
     #[test]
     fn times_use_the_unit_that_fits() {
-        let all = [0.421, 12.34, 59.96, 245.0, 7620.0].map(seconds);
-        assert_eq!(all, ["0.42 s", "12.3 s", "1 min 00 s", "4 min 05 s", "2 h 07 min"]);
+        let all = [0.0072, 0.421, 12.34, 59.96, 245.0, 7620.0].map(seconds);
+        assert_eq!(all, ["7 ms", "0.42 s", "12.3 s", "1 min 00 s", "4 min 05 s", "2 h 07 min"]);
         let clocks = [7, 760, 7620].map(|s| clock(Duration::from_secs(s)));
         assert_eq!(clocks, ["0:07", "12:40", "2:07:00"]);
     }

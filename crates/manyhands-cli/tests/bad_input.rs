@@ -9,25 +9,61 @@ use std::fs;
 use scene::{JOB, Scene, table};
 use sha2::{Digest, Sha256};
 
-/// Runs `train job.toml --out out` in a scene, which must be refused before anything is written.
-fn check(name: &str, prepare: impl Fn(&Scene), code: i32, facts: &[&str]) {
-    let scene = Scene::new();
-    prepare(&scene);
-    refused(name, &scene, &["train", "job.toml", "--out", "out"], code, facts);
-    assert_eq!(scene.files("out"), Vec::<String>::new(), "{name} left files");
+/// Cases that were tried. All are, before the first wrong one fails the test.
+#[derive(Default)]
+struct Cases {
+    wrong: Vec<String>,
 }
 
-/// Runs a command that must fail with a code and one sentence that has all facts.
-fn refused(name: &str, scene: &Scene, arguments: &[&str], code: i32, facts: &[&str]) {
-    let outcome = scene.run(arguments);
-    assert_eq!(outcome.code, Some(code), "{name}: {}{}", outcome.stderr, outcome.stdout);
-    let sentence = outcome.sentence();
-    for fact in facts {
-        assert!(sentence.contains(fact), "{name}: no `{fact}` in: {sentence}");
+impl Cases {
+    /// Runs `train job.toml --out out` in a scene, which must be refused before anything is written.
+    fn check(&mut self, name: &str, prepare: impl Fn(&Scene), code: i32, facts: &[&str]) {
+        let scene = Scene::new();
+        prepare(&scene);
+        self.refused(name, &scene, &["train", "job.toml", "--out", "out"], code, facts);
+        let files = scene.files("out");
+        if !files.is_empty() {
+            self.wrong.push(format!("{name} left {files:?}"));
+        }
     }
-    assert!(outcome.stdout.is_empty(), "{name} printed: {}", outcome.stdout);
-    assert!(!sentence.contains("panicked"), "{name}: {sentence}");
-    assert_eq!(scene.half_written(), Vec::<String>::new(), "{name}");
+
+    /// Runs a command that must fail with a code and one sentence that has all facts.
+    fn refused(
+        &mut self,
+        name: &str,
+        scene: &Scene,
+        arguments: &[&str],
+        code: i32,
+        facts: &[&str],
+    ) {
+        let outcome = scene.run(arguments);
+        let sentence = outcome.sentence();
+        let mut wrong = |what: String| self.wrong.push(format!("{name}: {what}: {sentence}"));
+        if outcome.code != Some(code) {
+            wrong(format!("{:?} instead of {code}", outcome.code));
+        }
+        for fact in facts.iter().filter(|fact| !sentence.contains(**fact)) {
+            wrong(format!("no `{fact}`"));
+        }
+        if !outcome.stdout.is_empty() {
+            wrong(format!("it printed {}", outcome.stdout));
+        }
+        let rest = scene.half_written();
+        if !rest.is_empty() {
+            wrong(format!("it left {rest:?}"));
+        }
+    }
+
+    fn end(self) {
+        assert!(self.wrong.is_empty(), "{}", self.wrong.join("\n"));
+    }
+}
+
+/// One case.
+fn refused(name: &str, scene: &Scene, arguments: &[&str], code: i32, facts: &[&str]) {
+    let mut cases = Cases::default();
+    cases.refused(name, scene, arguments, code, facts);
+    cases.end();
 }
 
 /// The table with one line replaced; 1 is the header.
@@ -40,88 +76,108 @@ fn with_line(line: usize, text: &str) -> String {
 
 #[test]
 fn jobs_that_cannot_be() {
+    let mut cases = Cases::default();
     let edit = |old: &'static str, new: &'static str| {
         move |scene: &Scene| scene.edit("job.toml", &[(old, new)])
     };
-    check(
+    cases.check(
         "an unknown key",
         edit("epochs = 10", "epcohs = 10"),
         2,
-        &["job.toml:", "epcohs", "`train.epochs`"],
+        &["job.toml", "epcohs", "`train.epochs`"],
     );
-    check("an unknown table", edit("[train]", "[training]"), 2, &["training", "train"]);
-    check(
+    cases.check("an unknown table", edit("[train]", "[training]"), 2, &["training", "train"]);
+    cases.check(
         "a value of another type",
         edit("epochs = 10", "epochs = \"ten\""),
         2,
         &["train.epochs", "ten"],
     );
-    check("no TOML", edit("[model]", "[model"), 2, &["job.toml"]);
-    check("an unknown layer", edit("dense 16 relu", "dens 16 relu"), 2, &["dens", "`dense`"]);
-    check("an unknown setting", edit("rate = 0.01", "rte = 0.01"), 2, &["rte", "`rate`"]);
-    check(
+    cases.check("no TOML", edit("[model]", "[model"), 2, &["job.toml"]);
+    cases.check("an unknown layer", edit("dense 16 relu", "dens 16 relu"), 2, &["dens", "`dense`"]);
+    cases.check("an unknown setting", edit("rate = 0.01", "rte = 0.01"), 2, &["rte", "`rate`"]);
+    cases.check(
         "an unknown loss",
         edit("cross_entropy", "cros_entropy"),
         2,
         &["cros_entropy", "`cross_entropy`"],
     );
-    check(
+    cases.check(
         "an unknown metric",
         edit("[\"accuracy\"]", "[\"acuracy\"]"),
         2,
         &["acuracy", "`accuracy`"],
     );
-    check("a batch that grains do not divide", edit("grain = 4", "grain = 7"), 2, &["24", "7"]);
-    check("a batch of nothing", edit("batch = 24", "batch = 0"), 2, &["batch"]);
+    cases.check(
+        "a batch that grains do not divide",
+        edit("grain = 4", "grain = 7"),
+        2,
+        &["24", "7"],
+    );
+    cases.check("a batch of nothing", edit("batch = 24", "batch = 0"), 2, &["batch"]);
     let scene = Scene::new();
-    refused("no job", &scene, &["train", "none.toml"], 2, &["none.toml"]);
+    cases.refused("no job", &scene, &["train", "none.toml"], 2, &["none.toml"]);
     let set = ["train", "job.toml", "--out", "out", "--set", "train.epcohs=3"];
-    refused("an unknown key of --set", &scene, &set, 2, &["epcohs", "`train.epochs`"]);
+    cases.refused("an unknown key of --set", &scene, &set, 2, &["epcohs", "`train.epochs`"]);
     let set = ["train", "job.toml", "--out", "out", "--set", "train.epochs"];
-    refused("a --set without a value", &scene, &set, 2, &["train.epochs", "key=value"]);
-    refused(
+    cases.refused("a --set without a value", &scene, &set, 2, &["train.epochs", "key=value"]);
+    cases.refused(
         "check finds it too",
         &scene,
         &["check", "job.toml", "--set", "train.grain=7"],
         2,
         &["7"],
     );
+    cases.end();
 }
 
 #[test]
 fn data_that_is_not_there() {
+    let mut cases = Cases::default();
     let edit = |old: &'static str, new: &'static str| {
         move |scene: &Scene| scene.edit("job.toml", &[(old, new)])
     };
-    check("a missing file", edit("train.csv", "none.csv"), 3, &["none.csv"]);
-    check("a glob that matches nothing", edit("train.csv", "none-*.csv"), 3, &["none-*.csv"]);
-    check("a missing label", edit("\"class\"", "\"klass\""), 3, &["klass", "class"]);
+    cases.check("a missing file", edit("train.csv", "none.csv"), 3, &["none.csv"]);
+    cases.check("a glob that matches nothing", edit("train.csv", "none-*.csv"), 3, &["none-*.csv"]);
+    cases.check("a missing label", edit("\"class\"", "\"klass\""), 3, &["klass", "class"]);
     let feature = edit("label = \"class\"", "label = \"class\"\nfeatures = [\"x\", \"zet\"]");
-    check("a missing column", feature, 3, &["zet"]);
-    check("zero rows", |scene| scene.write("train.csv", "x,y,colour,class\n"), 3, &["no rows"]);
-    check("an empty file", |scene| scene.write("train.csv", ""), 3, &["train.csv"]);
+    cases.check("a missing column", feature, 3, &["zet"]);
+    cases.check(
+        "zero rows",
+        |scene| scene.write("train.csv", "x,y,colour,class\n"),
+        3,
+        &["train.csv"],
+    );
+    cases.check("an empty file", |scene| scene.write("train.csv", ""), 3, &["train.csv"]);
+    cases.end();
 }
 
 #[test]
 fn cells_that_cannot_be() {
+    let mut cases = Cases::default();
     let line = |line, text: &'static str| {
         move |scene: &Scene| scene.write("train.csv", with_line(line, text))
     };
-    check("a ragged row", line(7, "1.0,2.0,red,left,9"), 3, &["train.csv", "line 7", "5", "4"]);
-    check("a short row", line(7, "1.0,2.0"), 3, &["train.csv", "line 7"]);
-    check(
+    cases.check(
+        "a ragged row",
+        line(7, "1.0,2.0,red,left,9"),
+        3,
+        &["train.csv", "line 7", "5", "4"],
+    );
+    cases.check("a short row", line(7, "1.0,2.0"), 3, &["train.csv", "line 7"]);
+    cases.check(
         "an infinite number",
         line(9, "inf,2.0,red,left"),
         3,
         &["train.csv", "line 9", "`x`", "inf"],
     );
-    check(
+    cases.check(
         "an empty cell",
         line(9, ",2.0,red,left"),
         3,
         &["train.csv", "line 9", "`x`", "data.missing"],
     );
-    check("a NaN", line(9, "NaN,2.0,red,left"), 3, &["train.csv", "line 9", "`x`"]);
+    cases.check("a NaN", line(9, "NaN,2.0,red,left"), 3, &["train.csv", "line 9", "`x`"]);
     let number = |scene: &Scene| {
         scene.write("train.csv", with_line(9, "abc,2.0,red,left"));
         scene.edit(
@@ -129,28 +185,35 @@ fn cells_that_cannot_be() {
             &[("label = \"class\"", "label = \"class\"\ncolumns = { x = \"number\" }")],
         );
     };
-    check("a cell that is no number", number, 3, &["train.csv", "line 9", "`x`", "abc"]);
+    cases.check("a cell that is no number", number, 3, &["train.csv", "line 9", "`x`", "abc"]);
     // The kind of a column is told from its first rows: later ones must keep to it.
     let late = |scene: &Scene| {
         let mut text = table(100_000);
         text += "oops,2.0,red,left\n";
         scene.write("train.csv", text);
     };
-    check("a late cell that is no number", late, 3, &["train.csv", "line 100002", "`x`", "oops"]);
+    cases.check(
+        "a late cell that is no number",
+        late,
+        3,
+        &["train.csv", "line 100002", "`x`", "oops"],
+    );
     let unseen = |scene: &Scene| {
         scene.write("test.csv", "x,y,colour,class\n1,1,red,left\n1,1,red,middle\n");
         scene.edit("job.toml", &[("test = 0.2", "test = \"test.csv\"")]);
     };
-    check("a label out of range", unseen, 3, &["test.csv", "line 3", "middle"]);
+    cases.check("a label out of range", unseen, 3, &["test.csv", "line 3", "middle"]);
+    cases.end();
 }
 
 #[test]
 fn models_that_do_not_fit() {
+    let mut cases = Cases::default();
     let edit = |old: &'static str, new: &'static str| {
         move |scene: &Scene| scene.edit("job.toml", &[(old, new)])
     };
-    check("an image layer on a table", edit("dropout 0.1", "conv2d 8 3"), 4, &["conv2d"]);
-    check("too few outputs", edit("\"dense 2\"", "\"dense 1\""), 4, &["2", "1"]);
+    cases.check("an image layer on a table", edit("dropout 0.1", "conv2d 8 3"), 4, &["conv2d"]);
+    cases.check("too few outputs", edit("\"dense 2\"", "\"dense 1\""), 4, &["2", "1"]);
     let shape =
         edit("label = \"class\"", "label = \"class\"\nfeatures = [\"x\", \"y\"]\nshape = [3]");
     let scene = Scene::new();
@@ -158,6 +221,7 @@ fn models_that_do_not_fit() {
     let outcome = scene.run(&["train", "job.toml", "--out", "out"]);
     assert!(matches!(outcome.code, Some(3 | 4)), "{}", outcome.stderr);
     assert!(outcome.sentence().contains("[3]"), "{}", outcome.stderr);
+    cases.end();
 }
 
 #[test]
@@ -199,19 +263,27 @@ fn predictions_of_what_was_never_seen() {
 
 #[test]
 fn folders_that_cannot_be_written() {
+    let mut cases = Cases::default();
     let scene = Scene::new();
     scene.write("file", "");
-    refused("a file", &scene, &["train", "job.toml", "--out", "file"], 6, &["file"]);
-    refused("inside a file", &scene, &["train", "job.toml", "--out", "file/out"], 6, &["file"]);
+    cases.refused("a file", &scene, &["train", "job.toml", "--out", "file"], 6, &["file"]);
+    cases.refused(
+        "inside a file",
+        &scene,
+        &["train", "job.toml", "--out", "file/out"],
+        6,
+        &["file"],
+    );
     // Root may write to every folder but those that the system makes up.
     #[cfg(target_os = "linux")]
-    refused(
+    cases.refused(
         "a read-only one",
         &scene,
         &["train", "job.toml", "--out", "/sys/out"],
         6,
         &["/sys/out"],
     );
+    cases.end();
 }
 
 /// A disk that takes no more: the shell limits how long files may get, and writes beyond it fail.
@@ -251,6 +323,7 @@ fn checkpoint_files(scene: &Scene) -> Vec<String> {
 
 #[test]
 fn damaged_checkpoints_are_told() {
+    let mut cases = Cases::default();
     // All checkpoints are damaged, or the newest would be passed over for an older one.
     type Damage = fn(&mut Vec<u8>);
     let damages: [(&str, Damage); 2] = [
@@ -269,9 +342,16 @@ fn damaged_checkpoints_are_told() {
                 damage(&mut bytes);
                 scene.write(&path, bytes);
             }
-            refused(&format!("{name} {kind}"), &scene, &["resume", "out"], 6, &["out", "step-"]);
+            cases.refused(
+                &format!("{name} {kind}"),
+                &scene,
+                &["resume", "out"],
+                6,
+                &["out", "step-"],
+            );
         }
     }
+    cases.end();
 }
 
 #[test]
