@@ -12,7 +12,8 @@ use crate::layout::{Layout, Scalar};
 use crate::read::{ReadOptions, Reader, read as open_files};
 use crate::sample_error::SampleError;
 use crate::scan::{
-    Destination, Dictionary, FieldContent, FieldScan, Plan, Planned, PlannedContent, Scan, fit,
+    Counts, Destination, Dictionary, FieldContent, FieldScan, Plan, Planned, PlannedContent, Scan,
+    fit,
 };
 use crate::spec::{CategoryForm, ColumnKind, DataSpec, Source, TextUnit};
 use crate::split::Split;
@@ -52,7 +53,7 @@ pub(crate) fn open(
         scanned.learn(train.clone())?;
     }
     if n_rows == 0 || cut.as_ref().is_some_and(|[train, ..]| train.is_empty()) {
-        return Err(nothing_to_learn(&scanned.counts, sampling));
+        return Err(nothing_to_learn(&spec.train, &scanned.counts, sampling));
     }
     let fitted = fit(&scanned, spec)?;
     let encoding = Encoding::new(target, sampling, fitted.columns, fitted.label, shape.as_deref())?;
@@ -83,12 +84,12 @@ pub(crate) fn open(
     })
 }
 
-fn nothing_to_learn(counts: &crate::scan::Counts, sampling: Sampling) -> DataError {
+fn nothing_to_learn(source: &Source, counts: &Counts, sampling: Sampling) -> DataError {
     let what = if sampling == Sampling::Rows { "rows" } else { "windows" };
     let reason = match (counts.n_rows, counts.n_rows - counts.n_dropped) {
-        (0, _) => "its files have none".into(),
-        (n, 0) => format!("all {n} of its files have empty cells, and are left out"),
-        (_, n) => format!("all {n} of its files are held out"),
+        (0, _) => format!("{source} has none"),
+        (n, 0) => format!("all {n} of {source} have empty cells, and are left out"),
+        (_, n) => format!("all {n} of {source} are held out"),
     };
     SampleError::EmptyPart { part: crate::split::PartName::Train, what, reason }.into()
 }

@@ -1,6 +1,7 @@
 //! The `[data]` table of a job: where the data is and how it is read. Doc comments are the documentation that users see.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -100,6 +101,19 @@ pub enum Source {
     Many(Vec<String>),
     /// One file per column.
     Columns(BTreeMap<String, String>),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Source::One(path) => f.write_str(path),
+            Source::Many(paths) => f.write_str(&paths.join(", ")),
+            Source::Columns(columns) => {
+                let paths: Vec<&str> = columns.values().map(String::as_str).collect();
+                f.write_str(&paths.join(", "))
+            }
+        }
+    }
 }
 
 /// Data that is not trained on.

@@ -69,7 +69,7 @@ fn packages(root: &Path) -> Result<Vec<Package>, Reason> {
     for entry in fs::read_dir(root).map_err(|_| silent())?.flatten() {
         let (name, folder) = (entry.file_name(), entry.path());
         let zone = name.to_str().and_then(|name| name.strip_prefix("intel-rapl:"));
-        if !zone.is_some_and(|zone| !zone.contains(':')) {
+        if zone.is_none_or(|zone| zone.contains(':')) {
             continue;
         }
         let named = fs::read_to_string(folder.join("name")).unwrap_or_default();

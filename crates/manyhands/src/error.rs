@@ -21,25 +21,25 @@ pub enum Error {
     #[error("a grain of {grain} samples does not divide a batch of {batch}; {} would", largest_divisor(*batch, *grain))]
     Grain { grain: usize, batch: usize },
     #[error(transparent)]
-    Job(#[from] JobError),
+    Job(Box<JobError>),
     #[error(transparent)]
     Check(#[from] CheckError),
     #[error(transparent)]
     File(#[from] FileError),
     #[error(transparent)]
-    Choice(#[from] ChoiceError),
+    Choice(Box<ChoiceError>),
     #[error(transparent)]
-    Data(#[from] DataError),
+    Data(Box<DataError>),
     #[error(transparent)]
-    Model(#[from] ModelError),
+    Model(Box<ModelError>),
     #[error(transparent)]
     Metric(#[from] MetricError),
     #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
+    Checkpoint(Box<CheckpointError>),
     #[error(transparent)]
-    Device(#[from] DeviceError),
+    Device(Box<DeviceError>),
     #[error(transparent)]
-    Program(#[from] ProgramError),
+    Program(Box<ProgramError>),
     #[error(transparent)]
     Tensor(#[from] TensorError),
     #[error("`train.class_weights` weighs classes, but the label is a number")]
@@ -85,6 +85,27 @@ pub enum Error {
     Json { what: &'static str, reason: String },
 }
 
+/// Errors with many facts are boxed: results are small where nothing goes wrong.
+macro_rules! boxed {
+    ($($variant:ident($error:ty)),* $(,)?) => {
+        $(impl From<$error> for Error {
+            fn from(error: $error) -> Error {
+                Error::$variant(Box::new(error))
+            }
+        })*
+    };
+}
+
+boxed! {
+    Job(JobError),
+    Choice(ChoiceError),
+    Data(DataError),
+    Model(ModelError),
+    Checkpoint(CheckpointError),
+    Device(DeviceError),
+    Program(ProgramError),
+}
+
 /// Classes of errors, one exit code each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorClass {
@@ -113,12 +134,12 @@ impl Error {
             | Error::Check(_)
             | Error::Metric(_)
             | Error::Choice(_)
-            | Error::Model(ModelError::Choice { .. })
             | Error::NoClasses
             | Error::ClassWeight { .. } => ErrorClass::Job,
             Error::Data(_) | Error::NoLabels | Error::NoTest | Error::DataChanged { .. } => {
                 ErrorClass::Data
             }
+            Error::Model(error) if matches!(**error, ModelError::Choice { .. }) => ErrorClass::Job,
             Error::Model(_) | Error::Program(_) => ErrorClass::Model,
             Error::NotFinite { .. } => ErrorClass::Training,
             Error::Checkpoint(_)

@@ -104,17 +104,12 @@ fn values_that_cannot_be_used() {
 
 #[test]
 fn parts_without_samples() {
-    check(
-        "x,y\n",
-        json!({}),
-        Target::Classes,
-        "the training part has no rows: its files have none",
-    );
+    check("x,y\n", json!({}), Target::Classes, "the training part has no rows: a.csv has none");
     check(
         "x,y\n1,\n",
         json!({"missing": "drop", "columns": {"x": "number", "y": "number"}}),
         Target::Classes,
-        "the training part has no rows: all 1 of its files have empty cells, and are left out",
+        "the training part has no rows: all 1 of a.csv have empty cells, and are left out",
     );
     check(
         GOOD,

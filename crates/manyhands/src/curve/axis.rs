@@ -94,7 +94,7 @@ pub(super) fn tick_label(tick: f64, ticks: &[f64]) -> String {
     };
     match largest {
         _ if tick == 0.0 => "0".to_string(),
-        largest if largest >= 1e10 || largest < 1e-3 => format!("{tick:.0e}"),
+        largest if !(1e-3..1e10).contains(&largest) => format!("{tick:.0e}"),
         largest if largest >= 1e6 && gap >= 1e3 => scaled(1e6, "M"),
         largest if largest >= 1e4 && gap >= 1e1 => scaled(1e3, "k"),
         _ => {

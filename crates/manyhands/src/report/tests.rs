@@ -64,10 +64,10 @@ fn report() -> Report {
 #[test]
 fn the_summary_fits_one_screen_and_says_what_matters_first() {
     let expected = expect![[r#"
-        fashion: all epochs are done; 5 epochs, 1 175 steps, 669 706 parameters
+        fashion: all epochs are done; 5 epochs, 1,175 steps, 669,706 parameters
           test        accuracy 0.8912, loss 0.3013
           train       accuracy 0.9100, loss NaN
-          time        1 min 15 s (compute 92 %, evaluation 3 %, checkpoints 2 %, reading 1 %, other 2 %); 61 235 samples/s
+          time        1 min 15 s (compute 92 %, evaluation 3 %, checkpoints 2 %, reading 1 %, other 2 %); 61,235 samples/s
           set-up      2 workers of 1 thread, 8 grains of 32 samples a step: measured 1.8 times as fast as one worker of 2 threads
           memory      312.4 MB at most, 45.1 MB planned for the model
           energy      1234 J
@@ -159,7 +159,7 @@ fn the_parts_of_the_time_add_up() {
 
 #[test]
 fn numbers_are_short_and_readable() {
-    assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1 000", "1 234 567"]);
+    assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
     assert_eq!(
         [0.0, 0.89, 12.345, 1234.5, 1e-7, 2.5e9].map(rounded),
         ["0.0000", "0.8900", "12.35", "1234", "1.000e-7", "2.500e9"]

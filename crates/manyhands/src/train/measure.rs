@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use manyhands_data::{Order, Part};
 use manyhands_program::Tensor;
 
-use super::recipe::{Purpose, Recipe};
+use super::recipe::{NamedMetrics, Purpose, Recipe};
 use super::session::Session;
 use crate::error::Error;
 use crate::losses::Meaning;
-use crate::metrics::{Metric, Scored, Targets};
+use crate::metrics::{Scored, Targets};
 use crate::model::{LOSSES, PREDICTION};
 
 /// What was measured.
@@ -28,7 +28,7 @@ pub(crate) fn measure(
     session: &mut Session,
     recipe: &Recipe,
     part: &Part,
-    mut metrics: Vec<(String, Box<dyn Metric>)>,
+    mut metrics: NamedMetrics,
     should_stop: &dyn Fn() -> bool,
 ) -> Result<Measures, Error> {
     let (mut loss_sum, mut n_losses, mut n_samples) = (0.0f64, 0u64, 0);
@@ -69,7 +69,7 @@ fn score(
     target: &[u8],
     losses: &[f32],
     (mean, scale): (f64, f64),
-    metrics: &mut [(String, Box<dyn Metric>)],
+    metrics: &mut NamedMetrics,
 ) -> Result<(), Error> {
     if metrics.is_empty() {
         return Ok(());

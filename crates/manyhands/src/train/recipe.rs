@@ -26,6 +26,9 @@ pub(crate) struct Recipe {
     pub(crate) encoding: Encoding,
 }
 
+/// Metrics with their names.
+pub(crate) type NamedMetrics = Vec<(String, Box<dyn Metric>)>;
+
 /// What a program is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Purpose {
@@ -90,15 +93,15 @@ impl Recipe {
         Ok(recipe)
     }
 
-    /// The metrics of a job, with their names.
-    pub(crate) fn metrics(
-        job: &Job,
-        registry: &Registry,
-    ) -> Result<Vec<(String, Box<dyn Metric>)>, Error> {
-        let metrics = job.train.metrics.iter();
-        metrics
-            .map(|choice| Ok((choice.name().to_string(), registry.metrics.make(choice)?)))
-            .collect()
+    /// The metrics of a job, with their names: the whole choice (`top_k 5`) where one word would not tell them apart.
+    pub(crate) fn metrics(job: &Job, registry: &Registry) -> Result<NamedMetrics, Error> {
+        let choices = &job.train.metrics;
+        let named = choices.iter().map(|choice| {
+            let is_only = choices.iter().filter(|one| one.name() == choice.name()).count() == 1;
+            let name = if is_only { choice.name().to_string() } else { choice.to_string() };
+            Ok((name, registry.metrics.make(choice)?))
+        });
+        named.collect()
     }
 
     /// The program for one purpose and grains of so many samples.

@@ -143,7 +143,8 @@ impl Records {
             }
             events.flush()?;
         }
-        let curve = self.curve(state, &writer.folder().path().display().to_string());
+        let name = writer.folder().path().file_name().unwrap_or_default().to_string_lossy();
+        let curve = self.curve(state, &name);
         Ok(writer.write_file(CURVE, curve.to_svg().as_bytes())?)
     }
 

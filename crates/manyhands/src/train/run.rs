@@ -1,5 +1,6 @@
 //! The loop: epochs, steps, and what happens between them.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -492,7 +493,7 @@ impl<'a> Run<'a> {
         let layers = self.recipe.model.describe().layers.iter();
         Report {
             format: REPORT_FORMAT,
-            job: self.writer.folder().path().display().to_string(),
+            job: name_of(self.writer.folder().path()),
             model: layers.map(|layer| layer.layer.clone()).collect::<Vec<_>>().join(", "),
             ending: stopped.unwrap_or_else(|| "all epochs are done".to_string()),
             resumed_from_step: (self.planned.first_step > 0)
@@ -526,4 +527,10 @@ impl<'a> Run<'a> {
             model_path: self.writer.folder().path().join("model.safetensors"),
         }
     }
+}
+
+/// What a run is called: the name of its folder.
+fn name_of(folder: &Path) -> String {
+    let name = folder.file_name().map(|name| name.to_string_lossy().into_owned());
+    name.unwrap_or_else(|| "job".to_string())
 }
