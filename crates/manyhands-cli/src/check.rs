@@ -6,11 +6,11 @@ use serde_json::json;
 use crate::arguments::Check;
 use crate::exit::Failure;
 use crate::figures::{count, counted};
-use crate::library;
+use crate::library::{self, Plan};
 use crate::output::{print, print_json};
 
 pub(crate) fn run(arguments: &Check) -> Result<(), Failure> {
-    let (planned, model) = library::plan(&arguments.job, &arguments.overrides.set)?;
+    let Plan { planned, model, folder } = library::plan(&arguments.job, &arguments.overrides.set)?;
     if arguments.json {
         print_json(&json!({
             "samples": planned.n_samples,
@@ -23,9 +23,10 @@ pub(crate) fn run(arguments: &Check) -> Result<(), Failure> {
             "epochs": planned.n_epochs,
             "steps": planned.n_steps,
             "model": model,
+            "folder": folder,
         }))
     } else {
-        print(&describe(&planned, &model))
+        print(&format!("{}\nout    {}", describe(&planned, &model), folder.display()))
     }
 }
 

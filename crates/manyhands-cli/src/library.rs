@@ -47,21 +47,6 @@ fn job(path: &Path, set: &[String], seed: Option<u64>) -> Result<Job, Failure> {
     Ok(draft.job().map_err(Error::from)?)
 }
 
-/// The folder of a file, where relative paths in it start.
-fn folder_of(path: &Path) -> PathBuf {
-    match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder.to_path_buf(),
-        _ => PathBuf::from("."),
-    }
-}
-
-/// Where the results go: `--out`, else what the job says, else a folder named after the job.
-fn out(out: Option<&PathBuf>, job: &Job, path: &Path) -> PathBuf {
-    let named = || PathBuf::from("runs").join(path.file_stem().unwrap_or_default());
-    let said = || job.output.folder.as_ref().map(|folder| folder_of(path).join(folder));
-    out.cloned().or_else(said).unwrap_or_else(named)
-}
-
 fn on_machine(mut trainer: Trainer, machine: &Machine) -> Trainer {
     if let Some(n_workers) = machine.workers {
         trainer = trainer.workers(n_workers.get());
@@ -79,12 +64,14 @@ pub(crate) fn train(
     stop: Arc<AtomicBool>,
 ) -> Result<Ended, Failure> {
     let job = job(&arguments.job, &arguments.overrides.set, arguments.seed)?;
-    let folder = out(arguments.out.as_ref(), &job, &arguments.job);
-    let trainer = Trainer::new(job, folder_of(&arguments.job))
-        .out(&folder)
+    let mut trainer = Trainer::of_file(job, &arguments.job)
         .discard_unfinished(arguments.overwrite)
         .callback(progress)
         .stop_flag(stop);
+    if let Some(out) = &arguments.out {
+        trainer = trainer.out(out);
+    }
+    let folder = trainer.out_folder().to_path_buf();
     let report = on_machine(trainer, &arguments.machine).run()?;
     Ok(Ended { report, folder })
 }
@@ -165,9 +152,18 @@ pub(crate) fn predict(
     }
 }
 
-/// Says what a job would do: the plan, and the layers as text.
-pub(crate) fn plan(path: &Path, set: &[String]) -> Result<(Planned, String), Failure> {
-    let job = job(path, set, None)?;
-    let folder = out(None, &job, path);
-    Ok(Trainer::new(job, folder_of(path)).out(folder).plan()?)
+/// What a job would do.
+pub(crate) struct Plan {
+    pub planned: Planned,
+    /// The layers as text.
+    pub model: String,
+    /// Where the results would go.
+    pub folder: PathBuf,
+}
+
+/// Says what a job would do.
+pub(crate) fn plan(path: &Path, set: &[String]) -> Result<Plan, Failure> {
+    let trainer = Trainer::of_file(job(path, set, None)?, path);
+    let (planned, model) = trainer.plan()?;
+    Ok(Plan { planned, model, folder: trainer.out_folder().to_path_buf() })
 }

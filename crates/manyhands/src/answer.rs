@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use manyhands_data::{Encoding, HeldOut, Labels, Order, Part, Source};
+use manyhands_data::{Encoding, HeldOut, Labels, Order, Part, Source, Target};
 
 use crate::checkpoint::{CheckpointError, CheckpointFolder, Damage, NamedTensor};
 use crate::error::Error;
@@ -145,8 +145,9 @@ impl Trained {
         n_tokens: usize,
         take: &mut dyn FnMut(Prediction) -> Result<(), Error>,
     ) -> Result<(), Error> {
+        let kind = self.recipe.encoding.target_kind();
         match (self.recipe.loss.meaning(), self.classes()) {
-            (Meaning::Numbers, _) | (_, None) if n_tokens == 1 => {
+            (Meaning::Numbers, _) | (_, None) if kind != Target::NextToken => {
                 let (mean, scale) = self.recipe.encoding.label_scale();
                 let unscaled = |&value: &f32| (f64::from(value) * scale + mean) as f32;
                 take(Prediction::Numbers(&values.iter().map(unscaled).collect::<Vec<_>>()))

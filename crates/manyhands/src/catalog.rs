@@ -65,6 +65,16 @@ pub enum ChoiceError {
         /// All settings.
         known: Vec<String>,
     },
+    /// A setting as a word and by name.
+    #[error("the {kind} in `{choice}` has the setting `{setting}` twice")]
+    Twice {
+        /// What was chosen.
+        kind: &'static str,
+        /// What was written.
+        choice: String,
+        /// The setting.
+        setting: String,
+    },
     /// A setting of another type, or missing.
     #[error("the {kind} in `{choice}`: {problem}")]
     Value {
@@ -164,6 +174,12 @@ impl<T: ?Sized + 'static> Catalog<T> {
         if words.len() > known.len() {
             let (n, found) = (known.len(), words.len());
             return Err(ChoiceError::Words { kind, choice: choice.to_string(), n, found, known });
+        }
+        if let Some((setting, _)) =
+            known.iter().zip(&words).find(|(key, _)| settings.contains_key(*key))
+        {
+            let (choice, setting) = (choice.to_string(), setting.clone());
+            return Err(ChoiceError::Twice { kind, choice, setting });
         }
         for (key, word) in known.iter().zip(&words) {
             settings.insert(key.clone(), value_of(word));

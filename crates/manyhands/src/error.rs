@@ -42,7 +42,7 @@ pub enum Error {
     Program(Box<ProgramError>),
     #[error(transparent)]
     Tensor(#[from] TensorError),
-    #[error("`train.class_weights` weighs classes, but the label is a number")]
+    #[error("`train.class_weights` weighs classes, but there are none to predict")]
     NoClasses,
     #[error("`train.class_weights` names the class `{class}`, but the classes are {}", classes.join(", "))]
     ClassWeight { class: String, classes: Vec<String> },
@@ -64,6 +64,17 @@ pub enum Error {
         folder.display()
     )]
     Interrupted { step: usize, folder: PathBuf },
+    #[error("stopped before the first step; nothing was written")]
+    StoppedBefore,
+    #[error(
+        "the weight `{name}` is not finite after the last step ({step}), so there is no model; try a smaller rate"
+    )]
+    NotFiniteWeight { name: String, step: usize },
+    #[error(
+        "the run in {} was computed by the kernels `{found}`; those here are `{own}`, which would not give the same bits",
+        folder.display()
+    )]
+    OtherKernels { folder: PathBuf, found: String, own: &'static str },
     /// Measuring was cut short; whoever measures says more.
     #[error("stopped")]
     Stopped,
@@ -141,14 +152,17 @@ impl Error {
             }
             Error::Model(error) if matches!(**error, ModelError::Choice { .. }) => ErrorClass::Job,
             Error::Model(_) | Error::Program(_) => ErrorClass::Model,
-            Error::NotFinite { .. } => ErrorClass::Training,
+            Error::NotFinite { .. } | Error::NotFiniteWeight { .. } => ErrorClass::Training,
             Error::Checkpoint(_)
             | Error::File(_)
             | Error::MissingParameter { .. }
             | Error::Unfinished { .. }
             | Error::OtherJob { .. }
+            | Error::OtherKernels { .. }
             | Error::Predictions { .. } => ErrorClass::Output,
-            Error::Interrupted { .. } | Error::Stopped => ErrorClass::Interrupted,
+            Error::Interrupted { .. } | Error::StoppedBefore | Error::Stopped => {
+                ErrorClass::Interrupted
+            }
             Error::Device(_) | Error::Tensor(_) | Error::Json { .. } => ErrorClass::Other,
         }
     }

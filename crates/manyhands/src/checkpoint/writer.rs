@@ -80,19 +80,21 @@ impl CheckpointWriter {
 
     /// Forgets an earlier run: its checkpoints and its published model.
     pub fn clear(&self) -> Result<(), CheckpointError> {
-        // The model first: files around a model that is gone mean nothing, a model without them misleads.
-        for name in [MODEL, JOB, ENCODING, "report.json", MANIFEST] {
-            let path = self.folder.path().join(name);
-            match fs::remove_file(&path) {
-                Err(error) if error.kind() != ErrorKind::NotFound => {
-                    return Err(self.failed(&path, error).into());
-                }
-                _ => {}
-            }
-        }
+        // Checkpoints before the report: without it what is left would look like a run to go on with. Then the model: files
+        // around a model that is gone mean nothing, a model without them misleads.
         for step in self.folder.steps()? {
             self.remove(step).map_err(|error| self.failed(&self.folder.checkpoints(), error))?;
         }
+        let gone = |path: &Path, result: io::Result<()>| match result {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(self.failed(path, error)),
+            _ => Ok(()),
+        };
+        for name in [MODEL, JOB, ENCODING, "loss.svg", "report.json", MANIFEST] {
+            let path = self.folder.path().join(name);
+            gone(&path, fs::remove_file(&path))?;
+        }
+        let events = self.folder.path().join("events");
+        gone(&events, fs::remove_dir_all(&events))?;
         Ok(())
     }
 

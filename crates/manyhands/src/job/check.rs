@@ -255,6 +255,7 @@ fn check_samples(data: &DataSpec) -> Result<(), CheckError> {
     if let Some(window) = &data.window {
         at_least("data.window.length", 1, window.length)?;
         at_least("data.window.stride", 1, window.stride)?;
+        at_least("data.window.horizon", 1, window.horizon)?;
     }
     if let Some(text) = &data.text {
         at_least("data.text.length", 1, text.length)?;

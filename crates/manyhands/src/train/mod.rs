@@ -26,8 +26,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use manyhands_data::{Data, DataSpec, Encoding, HeldOut, Order, Part, Source};
+use manyhands_device::KERNEL_SET;
 
-use crate::checkpoint::{Checkpoint, CheckpointFolder, CheckpointWriter};
+use crate::checkpoint::{CheckpointError, CheckpointFolder, CheckpointWriter, Damage};
 use crate::error::Error;
 use crate::job::Job;
 use crate::registry::Registry;
@@ -36,9 +37,8 @@ use crate::report::Report;
 /// Trains a job.
 ///
 /// ```no_run
-/// # use manyhands::{Job, train::Trainer};
-/// let job = Job::from_file("examples/fashion.toml")?;
-/// let report = Trainer::new(job, "examples").out("runs/fashion").run()?;
+/// # use manyhands::Trainer;
+/// let report = Trainer::from_file("examples/fashion.toml")?.run()?;
 /// println!("{}", report.metrics.test["accuracy"]);
 /// # Ok::<(), manyhands::Error>(())
 /// ```
@@ -50,14 +50,9 @@ pub struct Trainer {
     registry: Registry,
     callbacks: Vec<Box<dyn Callback>>,
     stop: Arc<AtomicBool>,
-    /// What an earlier run left, to go on from.
-    resumed: Option<Resumed>,
+    /// Whether it goes on from what an earlier run left.
+    resumes: bool,
     discards_unfinished: bool,
-}
-
-struct Resumed {
-    checkpoint: Checkpoint,
-    warnings: Vec<String>,
 }
 
 impl Trainer {
@@ -71,25 +66,50 @@ impl Trainer {
             registry: Registry::default(),
             callbacks: Vec::new(),
             stop: Arc::default(),
-            resumed: None,
+            resumes: false,
             discards_unfinished: false,
         }
+    }
+
+    /// A trainer for the job in a file. Relative paths start at its folder, and the results go where it says, else into
+    /// `runs/` and the name of the file.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Trainer, Error> {
+        let path = path.as_ref();
+        Ok(Trainer::of_file(Job::from_file(path)?, path))
+    }
+
+    /// As [`Trainer::from_file`], for a job that was read from the file and changed since.
+    pub fn of_file(job: Job, path: impl AsRef<Path>) -> Trainer {
+        let path = path.as_ref();
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        let out = match &job.output.folder {
+            Some(said) => folder.join(said),
+            None => Path::new("runs").join(path.file_stem().unwrap_or_default()),
+        };
+        Trainer::new(job, folder).out(out)
     }
 
     /// A trainer that goes on with the run that left its checkpoints in a folder.
     pub fn resume(out: impl Into<PathBuf>) -> Result<Trainer, Error> {
         let out = out.into();
-        let folder = CheckpointFolder::open(&out)?;
-        let (checkpoint, warnings) = folder.latest(None)?;
-        let mut job = Job::from_toml(&checkpoint.job_text)?;
-        job.train.seed = checkpoint.state.seed;
+        let (checkpoint, _) = CheckpointFolder::open(&out)?.latest(None)?;
+        let job = Job::from_toml(&checkpoint.job_text)?;
         if job.fingerprint() != checkpoint.fingerprint {
             return Err(Error::OtherJob { folder: out });
         }
-        let warnings = warnings.iter().map(ToString::to_string).collect();
+        if checkpoint.kernel_set != KERNEL_SET {
+            let found = checkpoint.kernel_set;
+            return Err(Error::OtherKernels { folder: out, found, own: KERNEL_SET });
+        }
         let mut trainer = Trainer::new(job, ".").out(out);
-        trainer.resumed = Some(Resumed { checkpoint, warnings });
+        trainer.resumes = true;
         Ok(trainer)
+    }
+
+    /// Where the results go.
+    pub fn out_folder(&self) -> &Path {
+        &self.out
     }
 
     /// The folder of the results.
@@ -134,9 +154,18 @@ impl Trainer {
         self
     }
 
-    /// Trains, and says how it went. The model lies in the folder then.
+    /// Trains, and says how it went. The model lies in the folder then. To go on with a run that is finished does nothing
+    /// but say again how it went.
     pub fn run(self) -> Result<Report, Error> {
-        run::run(self)
+        let report = self.out.join(REPORT);
+        match std::fs::read(&report) {
+            Ok(bytes) if self.resumes => serde_json::from_slice(&bytes).map_err(|error| {
+                let (expected, reason) = ("a report", error.to_string());
+                let damage = Damage::Content { expected, reason };
+                CheckpointError::Damaged { path: report, damage }.into()
+            }),
+            _ => run::run(self),
+        }
     }
 
     /// What would happen, without training: reads the data and builds the model.
@@ -149,16 +178,24 @@ impl Trainer {
         Ok((planned, recipe.model.describe().to_string()))
     }
 
-    /// Refuses to lose what an unfinished run left.
+    /// Refuses to lose what an unfinished run left, before anything is read or written.
+    fn refuse_unfinished(&self) -> Result<(), Error> {
+        if self.resumes || self.discards_unfinished || !self.out.join("checkpoints").is_dir() {
+            return Ok(());
+        }
+        let is_finished = self.out.join(REPORT).exists();
+        match !is_finished && !CheckpointFolder::open(&self.out)?.steps()?.is_empty() {
+            true => Err(Error::Unfinished { folder: self.out.clone() }),
+            false => Ok(()),
+        }
+    }
+
     fn writer(&self) -> Result<CheckpointWriter, Error> {
-        if self.resumed.is_some() {
+        if self.resumes {
             return Ok(CheckpointWriter::resume(&self.out)?);
         }
         let writer = CheckpointWriter::create(&self.out)?;
-        let is_finished = self.out.join(REPORT).exists();
-        if !is_finished && !self.discards_unfinished && !writer.folder().steps()?.is_empty() {
-            return Err(Error::Unfinished { folder: self.out.clone() });
-        }
+        self.refuse_unfinished()?;
         writer.clear()?;
         Ok(writer)
     }
@@ -199,14 +236,32 @@ impl Opened {
         })
     }
 
+    /// Samples of the training, validation and test part.
+    fn counts(&self) -> [usize; 3] {
+        let n = |part: &Option<Part>| part.as_ref().map_or(0, Part::n_samples);
+        [self.data.train.n_samples(), n(&self.data.validation), n(&self.data.test)]
+    }
+
+    /// What the user should know before training starts.
+    fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.recipe.model.warnings();
+        let (n_dropped, n_rows) = (self.data.summary.n_dropped, self.data.summary.n_rows);
+        if n_dropped > 0 {
+            let sentence =
+                format!("{n_dropped} of {n_rows} rows have empty cells, and are left out");
+            warnings.push(sentence);
+        }
+        warnings
+    }
+
     fn planned(&self, job: &Job, first_step: usize) -> Planned {
-        let n_samples = self.data.train.n_samples();
+        let [n_samples, n_validation, n_test] = self.counts();
         let steps_per_epoch = n_samples.div_ceil(self.recipe.batch);
-        let n_steps = steps_per_epoch * job.train.epochs;
+        let n_steps = steps_per_epoch.saturating_mul(job.train.epochs);
         Planned {
             n_samples,
-            n_validation: self.data.validation.as_ref().map_or(0, Part::n_samples),
-            n_test: self.data.test.as_ref().map_or(0, Part::n_samples),
+            n_validation,
+            n_test,
             n_weights: self.recipe.model.describe().n_weights(),
             batch: self.recipe.batch,
             grain: self.recipe.grain,
@@ -238,7 +293,13 @@ fn class_counts(part: &Part, encoding: &Encoding) -> Result<Vec<u64>, Error> {
 /// Makes the paths of a job independent of the folder of its file: the saved job lies elsewhere.
 fn make_absolute(data: &mut DataSpec, folder: &Path) {
     let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_path_buf());
-    let absolute = |path: &mut String| *path = folder.join(&*path).to_string_lossy().into_owned();
+    let absolute = |path: &mut String| {
+        // In a pattern the folder stands for itself.
+        let is_pattern = path.contains(['*', '?', '[']);
+        let text = folder.to_string_lossy();
+        let above = if is_pattern { escaped(&text) } else { text.into_owned() };
+        *path = Path::new(&above).join(&*path).to_string_lossy().into_owned();
+    };
     let all = |source: &mut Source| match source {
         Source::One(path) => absolute(path),
         Source::Many(paths) => paths.iter_mut().for_each(absolute),
@@ -250,6 +311,12 @@ fn make_absolute(data: &mut DataSpec, folder: &Path) {
             all(source);
         }
     }
+}
+
+/// A text as a pattern that matches nothing else.
+fn escaped(text: &str) -> String {
+    let one = |c: char| if "*?[]".contains(c) { format!("[{c}]") } else { c.to_string() };
+    text.chars().map(one).collect()
 }
 
 /// The nearest folder above that exists: temporary files go there before the output folder is made.

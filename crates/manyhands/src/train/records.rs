@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::measure::Measures;
 use super::recipe::{Purpose, Recipe};
-use crate::checkpoint::{CheckpointWriter, Measured, NamedTensor, State};
+use crate::checkpoint::{CheckpointError, CheckpointWriter, Damage, Measured, NamedTensor, State};
 use crate::curve::{Curve, Panel, Series};
 use crate::error::Error;
 use crate::job::Job;
@@ -32,6 +32,8 @@ pub(super) struct Records {
 /// What a run that goes on from a checkpoint must find again.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Kept {
+    /// Samples of the training, validation and test part.
+    counts: [usize; 3],
     /// The sum of the losses of the epoch at hand, times samples, and their number.
     loss_sum: f64,
     n_samples: u64,
@@ -43,22 +45,36 @@ struct Kept {
 const MOST_LOSSES: usize = 400;
 
 impl Records {
+    /// Records of a new run, on so many samples of the training, validation and test part.
     pub(super) fn new(
         job: &Job,
         writer: &CheckpointWriter,
-        state: &State,
-        is_resumed: bool,
+        counts: [usize; 3],
     ) -> Result<Records, Error> {
-        let resumed = is_resumed.then_some(state.step);
-        let events = match job.output.tensorboard {
-            true => Some(EventWriter::create(&writer.folder().path().join(EVENTS), resumed)?),
-            false => None,
-        };
-        let kept = serde_json::from_value(state.extra.clone()).unwrap_or_default();
-        Ok(Records { events, kept, recorded_at: None })
+        let kept = Kept { counts, ..Kept::default() };
+        Ok(Records { events: events(job, writer, None)?, kept, recorded_at: None })
     }
 
-    /// Shows the program that is trained.
+    /// Records of a run that goes on.
+    pub(super) fn resume(
+        job: &Job,
+        writer: &CheckpointWriter,
+        state: &State,
+    ) -> Result<Records, Error> {
+        let kept = serde_json::from_value(state.extra.clone()).map_err(|error| {
+            let (expected, reason) = ("the records of a run", error.to_string());
+            let path = writer.folder().checkpoint_path(state.step).join("state.json");
+            CheckpointError::Damaged { path, damage: Damage::Content { expected, reason } }
+        })?;
+        Ok(Records { events: events(job, writer, Some(state.step))?, kept, recorded_at: None })
+    }
+
+    /// Samples of the training, validation and test part when the run began.
+    pub(super) fn counts(&self) -> [usize; 3] {
+        self.kept.counts
+    }
+
+    /// Shows the model, as the program that answers.
     pub(super) fn graph(&mut self, recipe: &Recipe) -> Result<(), Error> {
         if let Some(events) = &mut self.events {
             events.graph(&recipe.program(Purpose::Evaluate, recipe.grain)?);
@@ -98,11 +114,15 @@ impl Records {
         Ok(())
     }
 
-    /// The mean loss of the epoch that ends.
-    pub(super) fn close_epoch(&mut self) -> BTreeMap<String, f64> {
+    /// The mean loss of the epoch so far.
+    pub(super) fn epoch_values(&self) -> BTreeMap<String, f64> {
         let mean = self.kept.loss_sum / self.kept.n_samples.max(1) as f64;
-        (self.kept.loss_sum, self.kept.n_samples) = (0.0, 0);
         BTreeMap::from([("train/loss".to_string(), mean)])
+    }
+
+    /// Forgets the losses of the epoch that ended.
+    pub(super) fn begin_epoch(&mut self) {
+        (self.kept.loss_sum, self.kept.n_samples) = (0.0, 0);
     }
 
     /// Takes in what was measured after an epoch, and the weights.
@@ -171,5 +191,17 @@ impl Records {
         }
         panels.insert(0, Panel { label: "loss".to_string(), series: losses });
         Curve { title: title.to_string(), x_label: "step".to_string(), panels }
+    }
+}
+
+fn events(
+    job: &Job,
+    writer: &CheckpointWriter,
+    resumed: Option<u64>,
+) -> Result<Option<EventWriter>, Error> {
+    let folder = writer.folder().path().join(EVENTS);
+    match job.output.tensorboard {
+        true => Ok(Some(EventWriter::create(&folder, resumed)?)),
+        false => Ok(None),
     }
 }

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use manyhands_data::{Batch, Order, Part};
 use manyhands_device::KERNEL_SET;
+use manyhands_program::Role;
 
 use super::event::{Callback, Control, Evaluated, Event, Planned, SetUp, StepDone};
 use super::fault::first_not_finite;
@@ -18,7 +19,9 @@ use super::saver::Saver;
 use super::session::Session;
 use super::set_up::{Trial, Verdict, candidates};
 use super::{Opened, Purpose, Trainer, make_absolute};
-use crate::checkpoint::{Checkpoint, CheckpointWriter, Keep, Measured, NamedTensor, State};
+use crate::checkpoint::{
+    Checkpoint, CheckpointError, CheckpointWriter, Keep, Measured, NamedTensor, State,
+};
 use crate::energy::EnergyMeter;
 use crate::error::Error;
 use crate::job::Job;
@@ -32,27 +35,38 @@ pub(super) fn run(mut trainer: Trainer) -> Result<Report, Error> {
     let start = Instant::now();
     let energy = EnergyMeter::start();
     trainer.job.check()?;
+    trainer.refuse_unfinished()?;
     make_absolute(&mut trainer.job.data, &trainer.folder);
     let opened = Opened::new(&trainer)?;
-    let encoding_json = opened.encoding_json()?;
-    if let Some(resumed) = &trainer.resumed
-        && resumed.checkpoint.encoding_json != encoding_json
-    {
-        return Err(Error::DataChanged { folder: trainer.out.clone() });
+    if trainer.stop.load(Ordering::Relaxed) {
+        return Err(Error::StoppedBefore);
     }
+    let (job_text, fingerprint) = (trainer.job.to_toml()?, trainer.job.fingerprint());
     let writer = Arc::new(trainer.writer()?);
-    let job_text = trainer.job.to_toml()?;
-    let fingerprint = trainer.job.fingerprint();
-    let keep = Keep { last: trainer.job.output.keep, best: trainer.job.train.keep_best };
-    let is_resumed = trainer.resumed.is_some();
-    let (tensors, state, warnings) = match trainer.resumed.take() {
-        Some(resumed) => {
-            let Checkpoint { tensors, state, .. } = resumed.checkpoint;
-            (Some(tensors), state, resumed.warnings)
-        }
-        None => (None, State { seed: trainer.job.train.seed, ..State::default() }, Vec::new()),
+    // Only now that nobody else writes here is the newest checkpoint the one to go on from.
+    let resumed = match trainer.resumes {
+        true => Some(writer.folder().latest(Some(&fingerprint))?),
+        false => None,
     };
-    let first_sample = state.samples;
+    let encoding_json = opened.encoding_json()?;
+    let counts = opened.counts();
+    let mut warnings = opened.warnings();
+    let (tensors, state, records) = match resumed {
+        Some((checkpoint, damaged)) => {
+            let records = Records::resume(&trainer.job, &writer, &checkpoint.state)?;
+            let is_same = checkpoint.encoding_json == encoding_json && records.counts() == counts;
+            if !is_same {
+                return Err(Error::DataChanged { folder: trainer.out.clone() });
+            }
+            warnings.extend(damaged.iter().map(ToString::to_string));
+            (Some(checkpoint.tensors), checkpoint.state, records)
+        }
+        None => {
+            let state = State { seed: trainer.job.train.seed, ..State::default() };
+            (None, state, Records::new(&trainer.job, &writer, counts)?)
+        }
+    };
+    let keep = Keep { last: trainer.job.output.keep, best: trainer.job.train.keep_best };
     let judge = judge(&trainer.job, &trainer.registry)?;
     let mut run = Run {
         planned: opened.planned(&trainer.job, state.step as usize),
@@ -63,30 +77,36 @@ pub(super) fn run(mut trainer: Trainer) -> Result<Report, Error> {
         recipe: &opened.recipe,
         opened: &opened,
         saver: Saver::new(Arc::clone(&writer), keep),
-        records: Records::new(&trainer.job, &writer, &state, is_resumed)?,
+        records,
         callbacks: std::mem::take(&mut trainer.callbacks),
         should_stop: &|| trainer.stop.load(Ordering::Relaxed),
         writer: &writer,
         job_text,
         fingerprint,
         encoding_json,
+        first_sample: state.samples,
         state,
         split: Seconds { reading: opened.seconds, ..Seconds::default() },
+        energy,
         start,
         saved_at: Instant::now(),
         wants_stop: false,
-        first_sample,
     };
     warnings.iter().for_each(|warning| run.warn(warning));
-    run.train(tensors, energy)
+    run.train(tensors)
 }
 
 /// What "best" is judged by, and which way.
 fn judge(job: &Job, registry: &Registry) -> Result<Judge, Error> {
+    let monitor = &job.train.monitor;
     let metrics = Recipe::metrics(job, registry)?;
-    let monitored = metrics.iter().find(|(name, _)| *name == job.train.monitor);
-    let higher = monitored.is_some_and(|(_, metric)| metric.higher_is_better());
-    Ok(Judge::new(&job.train.monitor, higher, job.train.early_stopping))
+    let mut named = metrics.iter().zip(&job.train.metrics);
+    // A metric may be named by its first word, or as the job writes it.
+    let found =
+        named.find(|(_, choice)| choice.name() == monitor || choice.to_string() == *monitor);
+    let name = found.as_ref().map_or(monitor, |((name, _), _)| name);
+    let higher = found.as_ref().is_some_and(|((_, metric), _)| metric.higher_is_better());
+    Ok(Judge::new(name, higher, job.train.early_stopping))
 }
 
 /// A run in progress.
@@ -109,6 +129,7 @@ struct Run<'a> {
     encoding_json: String,
     state: State,
     split: Seconds,
+    energy: EnergyMeter,
     start: Instant,
     saved_at: Instant,
     /// A callback wants training to end.
@@ -117,21 +138,9 @@ struct Run<'a> {
     first_sample: u64,
 }
 
-/// How an epoch ended.
-enum EpochEnd {
-    /// All its batches are done.
-    Whole,
-    /// Training ends in the midst of it.
-    Early(String),
-}
-
 impl<'a> Run<'a> {
-    fn train(
-        mut self,
-        tensors: Option<Vec<NamedTensor>>,
-        energy: EnergyMeter,
-    ) -> Result<Report, Error> {
-        let n_grains = self.recipe.n_grains(self.recipe.batch.min(self.planned.n_samples));
+    fn train(mut self, tensors: Option<Vec<NamedTensor>>) -> Result<Report, Error> {
+        let n_grains = self.recipe.n_grains(self.full_batch());
         let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
         let mut trial = Trial::new(candidates(&self.job.distribute, n_cores, n_grains));
         let mut set_up = trial.first().clone();
@@ -142,12 +151,11 @@ impl<'a> Run<'a> {
                  `train.grain` gives more"
             ));
         }
-        self.recipe.model.warnings().iter().for_each(|warning| self.warn(warning));
         let planned = self.planned.clone();
         self.tell(&Event::Planned(&planned));
         self.records.graph(self.recipe)?;
         let mut session = Session::new(self.recipe, &set_up)?;
-        session.plan(Purpose::Train, self.recipe.batch.min(self.planned.n_samples))?;
+        session.plan(Purpose::Train, self.full_batch())?;
         match tensors {
             Some(tensors) => session.load(&tensors)?,
             None => session.initialise(self.job.train.seed)?,
@@ -163,70 +171,88 @@ impl<'a> Run<'a> {
         if let Some(reason) = &reason {
             self.tell(&Event::Stopped(reason));
         }
-        self.finish(session, set_up, reason, energy)
+        self.finish(session, set_up, reason)
     }
 
-    /// All epochs that are left; the reason where training ends early.
+    /// Samples of every step but an epoch's last.
+    fn full_batch(&self) -> usize {
+        self.recipe.batch.min(self.planned.n_samples)
+    }
+
+    /// All epochs that are left; the reason where training ends early. What to do next follows from the state alone, so
+    /// that a run that is resumed does the same.
     fn epochs(
         &mut self,
         session: &mut Session<'a>,
         trial: &mut Trial,
         set_up: &mut SetUp,
     ) -> Result<Option<String>, Error> {
-        while (self.state.epoch as usize) < self.planned.n_epochs {
-            if let Some(reason) = self.judge.stop(&self.state.history) {
+        loop {
+            let state = &self.state;
+            let is_measured = state.history.last().is_some_and(|past| past.step == state.step);
+            let epoch_is_done = state.batch as usize >= self.planned.steps_per_epoch;
+            let steps_are_done = state.step as usize >= self.planned.n_steps;
+            if !is_measured && (epoch_is_done || steps_are_done) {
+                self.close_epoch(session, epoch_is_done)?;
+                continue;
+            }
+            if state.epoch as usize >= self.planned.n_epochs {
+                return Ok(None);
+            }
+            if steps_are_done {
+                return Ok(Some(format!("{} steps are done", state.step)));
+            }
+            if let Some(reason) = self.judge.stop(&state.history) {
                 return Ok(Some(reason));
             }
-            if self.state.step as usize >= self.planned.n_steps {
-                break;
+            if self.wants_stop {
+                self.save(session, true)?;
+                return Ok(Some("a callback asked for it".to_string()));
             }
-            let end = self.epoch(session, trial, set_up)?;
-            self.close_epoch(session, matches!(end, EpochEnd::Whole))?;
-            if let EpochEnd::Early(reason) = end {
-                return Ok(Some(reason));
-            }
+            self.epoch(session, trial, set_up)?;
         }
-        Ok(self.judge.stop(&self.state.history))
     }
 
-    /// One epoch, or what is left of it.
+    /// One epoch, or what is left of it, or less where training ends in the midst.
     fn epoch(
         &mut self,
         session: &mut Session<'a>,
         trial: &mut Trial,
         set_up: &mut SetUp,
-    ) -> Result<EpochEnd, Error> {
-        let order = match self.job.data.shuffle {
-            true => Order::Shuffled { seed: self.job.train.seed, epoch: self.state.epoch },
-            false => Order::Stored,
-        };
+    ) -> Result<(), Error> {
+        let order = self.order(self.state.epoch);
         let first = self.state.batch as usize;
-        let mut batches = self.opened.data.train.batches(order, self.recipe.batch, first);
+        let batches = self.opened.data.train.batches(order, self.recipe.batch, first);
         let mut chosen = trial.is_decided() || !set_up.reason.is_empty();
-        loop {
-            let waiting = Instant::now();
-            let Some(batch) = batches.next() else { return Ok(EpochEnd::Whole) };
+        let mut waiting = Instant::now();
+        for batch in batches {
             let batch = batch?;
             let compute = self.step(session, &batch, waiting)?;
             if !chosen && batch.n_samples() == self.recipe.batch {
                 chosen = self.try_set_up(session, trial, set_up, compute)?;
             }
-            self.state.batch += 1;
-            let epoch_done = self.state.batch as usize >= self.planned.steps_per_epoch;
             self.poll_saver()?;
             if (self.should_stop)() {
                 return Err(self.interrupted(session)?);
             }
-            if self.wants_stop {
-                return Ok(EpochEnd::Early("a callback asked for it".to_string()));
-            }
-            if self.state.step as usize >= self.planned.n_steps && !epoch_done {
-                return Ok(EpochEnd::Early(format!("{} steps are done", self.state.step)));
+            let steps_are_done = self.state.step as usize >= self.planned.n_steps;
+            if self.wants_stop || steps_are_done {
+                return Ok(());
             }
             let due = self.saved_at.elapsed().as_secs_f64() >= self.job.output.checkpoint_seconds;
-            if due && !epoch_done {
+            if due && (self.state.batch as usize) < self.planned.steps_per_epoch {
                 self.save(session, false)?;
             }
+            waiting = Instant::now();
+        }
+        Ok(())
+    }
+
+    /// The order in which an epoch visits the samples.
+    fn order(&self, epoch: u64) -> Order {
+        match self.job.data.shuffle {
+            true => Order::Shuffled { seed: self.job.train.seed, epoch },
+            false => Order::Stored,
         }
     }
 
@@ -247,10 +273,11 @@ impl<'a> Run<'a> {
         self.split.input += (computing - waiting).as_secs_f64();
         self.split.compute += compute;
         if !loss.is_finite() {
-            return Err(self.not_finite(batch)?);
+            return Err(self.not_finite(batch, &session.set_up().clone())?);
         }
         let n_samples = batch.n_samples();
         self.state.step = number;
+        self.state.batch += 1;
         self.state.epoch_samples += n_samples as u64;
         self.state.samples += n_samples as u64;
         self.records.step(number, loss, n_samples, rate)?;
@@ -289,11 +316,7 @@ impl<'a> Run<'a> {
             Verdict::Choose(next) => (next, true),
         };
         if (next.workers, next.threads) != (set_up.workers, set_up.threads) {
-            let tensors = session.tensors()?;
-            let mut other = Session::new(self.recipe, &next)?;
-            other.plan(Purpose::Train, self.recipe.batch)?;
-            other.load(&tensors)?;
-            *session = other;
+            session.move_to(&next)?;
         }
         *set_up = next;
         if chosen {
@@ -302,11 +325,14 @@ impl<'a> Run<'a> {
         Ok(chosen)
     }
 
-    /// After an epoch: measures, judges, saves. `is_whole` unless training ends in the midst of it.
+    /// After an epoch, or the last step: measures, judges, saves. Nothing of the state changes before all is measured.
     fn close_epoch(&mut self, session: &mut Session<'a>, is_whole: bool) -> Result<(), Error> {
-        let mut values = self.records.close_epoch();
+        let mut values = self.records.epoch_values();
         if let Some(part) = &self.opened.data.validation {
-            let measures = self.measure(session, part, "validation")?;
+            let measures = match self.measure(session, part, "validation") {
+                Err(Error::Stopped) => return Err(self.interrupted(session)?),
+                measures => measures?,
+            };
             let named = measures.values.into_iter();
             values.extend(named.map(|(name, value)| (format!("validation/{name}"), value)));
         }
@@ -314,15 +340,14 @@ impl<'a> Run<'a> {
             (self.state.epoch, self.state.batch) = (self.state.epoch + 1, 0);
             self.state.epoch_samples = 0;
         }
-        let (epoch, step) = (self.state.epoch, self.state.step);
-        self.state.history.push(Measured { epoch, step, values });
+        self.records.begin_epoch();
+        let measured = Measured { epoch: self.state.epoch, step: self.state.step, values };
+        self.records.epoch(&measured, || session.tensors())?;
+        self.state.history.push(measured);
         self.monitored = self.judge.monitored(&self.state.history);
         let best = self.judge.best(&self.state);
         let is_better = best != self.state.best;
         self.state.best = best;
-        if let Some(measured) = self.state.history.last() {
-            self.records.epoch(measured, || session.tensors())?;
-        }
         self.save(session, is_better && self.job.train.keep_best)
     }
 
@@ -334,11 +359,7 @@ impl<'a> Run<'a> {
     ) -> Result<Measures, Error> {
         let start = Instant::now();
         let metrics = Recipe::metrics(self.job, self.registry)?;
-        let measured = measure(session, self.recipe, part, metrics, self.should_stop);
-        let measures = match measured {
-            Err(Error::Stopped) => return Err(self.interrupted(session)?),
-            measured => measured?,
-        };
+        let measures = measure(session, self.recipe, part, metrics, self.should_stop)?;
         self.split.evaluation += start.elapsed().as_secs_f64();
         let evaluated = Evaluated {
             epoch: self.state.epoch as usize + usize::from(name == "validation"),
@@ -371,6 +392,7 @@ impl<'a> Run<'a> {
             true => self.saver.save(checkpoint),
             false => self.saver.offer(checkpoint),
         }
+        self.energy.sample();
         self.saved_at = Instant::now();
         self.split.checkpoints += start.elapsed().as_secs_f64();
         self.poll_saver()
@@ -387,53 +409,65 @@ impl<'a> Run<'a> {
     /// The user wants to stop: saves, and says so.
     fn interrupted(&mut self, session: &Session) -> Result<Error, Error> {
         self.save(session, true)?;
+        Ok(self.interruption())
+    }
+
+    fn interruption(&self) -> Error {
         let (step, folder) = (self.state.step as usize, self.writer.folder().path().to_path_buf());
-        Ok(Error::Interrupted { step, folder })
+        Error::Interrupted { step, folder }
     }
 
     /// The loss of the step at hand is not finite: finds out where that began.
-    fn not_finite(&mut self, batch: &Batch) -> Result<Error, Error> {
-        self.saver.flush();
+    fn not_finite(&mut self, batch: &Batch, set_up: &SetUp) -> Result<Error, Error> {
         let step = self.state.step as usize + 1;
+        self.warn(&format!(
+            "the loss of step {step} is not a finite number; the steps since the last checkpoint are done again to find out \
+             where that began"
+        ));
+        self.saver.flush();
+        self.poll_saver()?;
         let seed = self.job.train.seed;
-        let set_up = SetUp { workers: 1, threads: 1, reason: String::new() };
-        let mut session = Session::new(self.recipe, &set_up)?;
-        session.plan(Purpose::Train, self.recipe.batch.min(self.planned.n_samples))?;
-        let fingerprint = Some(self.fingerprint.as_str());
-        let mut state = match self.writer.folder().latest(fingerprint) {
+        let mut session = Session::new(self.recipe, set_up)?;
+        session.plan(Purpose::Train, self.full_batch())?;
+        let mut state = match self.writer.folder().latest(Some(&self.fingerprint)) {
             Ok((checkpoint, _)) => {
                 session.load(&checkpoint.tensors)?;
                 checkpoint.state
             }
-            Err(_) => {
+            Err(CheckpointError::NoCheckpoint { .. }) => {
                 session.initialise(seed)?;
                 State::default()
             }
+            Err(error) => return Err(error.into()),
         };
         // The same steps again, to the one before.
         while state.step < self.state.step {
-            let order = match self.job.data.shuffle {
-                true => Order::Shuffled { seed, epoch: state.epoch },
-                false => Order::Stored,
-            };
             let first = state.batch as usize;
+            let order = self.order(state.epoch);
             for batch in self.opened.data.train.batches(order, self.recipe.batch, first) {
-                if state.step == self.state.step {
+                if state.step == self.state.step || (self.should_stop)() {
                     break;
                 }
                 let before = state.step;
                 let history = self.state.history.iter().filter(|past| past.step <= before);
                 let monitored = self.judge.monitored(&history.cloned().collect::<Vec<_>>());
                 let rate = self.rate(before as usize, &monitored);
-                let plan = session.prepare_step(&batch?, rate, seed, state.step + 1)?;
+                let plan = session.prepare_step(&batch?, rate, seed, before + 1)?;
                 session.step(plan)?;
                 state.step += 1;
             }
             (state.epoch, state.batch) = (state.epoch + 1, 0);
+            if (self.should_stop)() {
+                let place = "where it began was not looked for to the end".to_string();
+                return Ok(Error::NotFinite {
+                    step,
+                    place,
+                    rate: self.rate(step - 1, &self.monitored),
+                });
+            }
         }
         let place = first_not_finite(&mut session, batch, (seed, step as u64))?;
-        let rate = self.rate(step - 1, &self.monitored);
-        Ok(Error::NotFinite { step, place, rate })
+        Ok(Error::NotFinite { step, place, rate: self.rate(step - 1, &self.monitored) })
     }
 
     fn warn(&mut self, sentence: &str) {
@@ -454,37 +488,45 @@ impl<'a> Run<'a> {
         mut session: Session<'a>,
         set_up: SetUp,
         stopped: Option<String>,
-        mut energy: EnergyMeter,
     ) -> Result<Report, Error> {
         self.saver.flush();
         self.poll_saver()?;
+        let mut result = self.checkpoint(&session)?;
         if self.job.train.keep_best
-            && let Some(best) = self.state.best.clone()
+            && let Some(best) = &self.state.best
             && best.step != self.state.step
         {
-            let kept = self.writer.folder().load(best.step, Some(&self.fingerprint))?;
-            session.load(&kept.tensors)?;
+            result = self.writer.folder().load(best.step, Some(&self.fingerprint))?;
+            session.load(&result.tensors)?;
+        }
+        if let Some(name) = not_finite_weight(&result.tensors) {
+            return Err(Error::NotFiniteWeight { name, step: self.state.step as usize });
         }
         let mut test = Measures::default();
         if let Some(part) = &self.opened.data.test {
-            test = self.measure(&mut session, part, "test")?;
+            test = match self.measure(&mut session, part, "test") {
+                // Everything is saved; the parameters at hand may be those of the best model, not of the last step.
+                Err(Error::Stopped) => return Err(self.interruption()),
+                test => test?,
+            };
         }
         let start = Instant::now();
-        self.writer.publish(&self.checkpoint(&session)?)?;
+        self.writer.publish(&result)?;
         self.split.checkpoints += start.elapsed().as_secs_f64();
         self.records.finish(&self.state, &test, self.writer)?;
         let planned_device_bytes = session.peak_bytes()? as u64;
-        let mut report = self.report(set_up, stopped, test);
+        let mut report = self.report(result.state.step, set_up, stopped, test);
         report.memory = Memory { peak_bytes: peak_memory_bytes(), planned_device_bytes };
-        report.energy = energy.joules().into();
+        report.energy = self.energy.joules().into();
         self.writer.write_file(super::REPORT, report.to_json().as_bytes())?;
         Ok(report)
     }
 
-    fn report(&self, set_up: SetUp, stopped: Option<String>, test: Measures) -> Report {
-        let last = self.state.history.last();
+    /// What came of it; the model is that of one step.
+    fn report(&self, step: u64, set_up: SetUp, stopped: Option<String>, test: Measures) -> Report {
+        let measured = self.state.history.iter().rev().find(|measured| measured.step == step);
         let of = |part: &str| {
-            let values = last.into_iter().flat_map(|measured| &measured.values);
+            let values = measured.into_iter().flat_map(|measured| &measured.values);
             let own = values.filter_map(|(name, value)| Some((name.strip_prefix(part)?, *value)));
             own.map(|(name, value)| (name.to_string(), value)).collect()
         };
@@ -527,6 +569,13 @@ impl<'a> Run<'a> {
             model_path: self.writer.folder().path().join("model.safetensors"),
         }
     }
+}
+
+/// A weight that is not finite, if there is one.
+fn not_finite_weight(tensors: &[NamedTensor]) -> Option<String> {
+    let weights = tensors.iter().filter(|named| named.role != Role::Slot);
+    let mut bad = weights.filter(|named| named.tensor.to_f64().iter().any(|x| !x.is_finite()));
+    bad.next().map(|named| named.name.clone())
 }
 
 /// What a run is called: the name of its folder.

@@ -1,11 +1,13 @@
 //! Saving checkpoints off the training thread. A checkpoint that waits while another is being written gives way to a newer
 //! one: training never waits for the disk, unless it says that it must.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use crate::checkpoint::{Checkpoint, CheckpointError, CheckpointWriter, Keep};
+use crate::files::FileError;
 
 /// A checkpoint that is on disk.
 #[derive(Clone, Debug)]
@@ -56,7 +58,14 @@ impl Desk {
             papers.is_writing = true;
             drop(papers);
             let step = checkpoint.state.step as usize;
-            let saved = writer.save(&checkpoint, keep).map(|folder| Saved { step, folder });
+            // A panic must not leave others waiting for what will never be done.
+            let saving = AssertUnwindSafe(|| writer.save(&checkpoint, keep));
+            let saved = catch_unwind(saving).unwrap_or_else(|_| {
+                let folder = writer.folder().path();
+                let reason = std::io::Error::other("the thread that saves panicked");
+                Err(FileError::writing(folder, folder, reason).into())
+            });
+            let saved = saved.map(|folder| Saved { step, folder });
             let mut papers = self.papers();
             papers.is_writing = false;
             papers.done.push(saved);

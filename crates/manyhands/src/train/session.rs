@@ -21,6 +21,7 @@ pub(crate) struct Session<'a> {
     /// The inputs of the programs, with their places in a batch.
     inputs: Vec<(String, usize)>,
     parameters: Vec<(String, Role)>,
+    set_up: SetUp,
 }
 
 impl<'a> Session<'a> {
@@ -37,7 +38,25 @@ impl<'a> Session<'a> {
             plans: HashMap::new(),
             inputs: inputs.collect(),
             parameters: Vec::new(),
+            set_up: set_up.clone(),
         })
+    }
+
+    /// How the machine is used.
+    pub(crate) fn set_up(&self) -> &SetUp {
+        &self.set_up
+    }
+
+    /// Goes on with other workers and threads, the parameters as they are. Plans are made anew when they are asked for.
+    pub(crate) fn move_to(&mut self, set_up: &SetUp) -> Result<(), Error> {
+        let tensors = self.tensors()?;
+        // The memory and the threads of the old device go before those of the new one come.
+        self.executor = StepExecutor::new(Box::new(CpuDevice::new(1)?), 1);
+        let mut other = Session::new(self.recipe, set_up)?;
+        other.plan(Purpose::Train, self.recipe.batch)?;
+        other.load(&tensors)?;
+        *self = other;
+        Ok(())
     }
 
     /// The plan for so many samples, compiled when it is first asked for: an epoch has two sizes of batches.
