@@ -46,10 +46,10 @@ pub(super) struct Words {
 }
 
 impl Words {
-    pub(super) fn with_capacity(n_rows: usize) -> Words {
+    pub(super) fn with_capacity(n_rows: usize, n_bytes: usize) -> Words {
         let mut ends = Vec::with_capacity(n_rows + 1);
         ends.push(0);
-        Words { ends, bytes: Vec::with_capacity(8 * n_rows), null_rows: Vec::new() }
+        Words { ends, bytes: Vec::with_capacity(n_bytes), null_rows: Vec::new() }
     }
 
     #[inline]

@@ -185,12 +185,12 @@ fn last_quoted_end(bytes: &[u8], separator: u8) -> Option<usize> {
 }
 
 /// Where the record that starts at `at` ends, if it does.
-pub(super) fn record_end(bytes: &[u8], mut at: usize, separator: u8) -> Option<usize> {
+fn record_end(bytes: &[u8], mut at: usize, separator: u8) -> Option<usize> {
     loop {
         if bytes.get(at) == Some(&b'"') {
             at = closing_quote(bytes, at)? + 1;
         }
-        at += memchr2(separator, b'\n', bytes.get(at..)?)?;
+        at = find_either(bytes, at, separator, b'\n')?;
         if bytes[at] == b'\n' {
             return Some(at + 1);
         }
@@ -199,13 +199,33 @@ pub(super) fn record_end(bytes: &[u8], mut at: usize, separator: u8) -> Option<u
 }
 
 /// Where the quote that opens at `at` closes. Two quotes in a row stand for one.
-pub(super) fn closing_quote(bytes: &[u8], at: usize) -> Option<usize> {
-    let mut at = at + 1;
-    loop {
-        at += memchr(b'"', bytes.get(at..)?)?;
-        if bytes.get(at + 1) != Some(&b'"') {
-            return Some(at);
-        }
-        at += 2;
+fn closing_quote(bytes: &[u8], at: usize) -> Option<usize> {
+    let mut close = find_either(bytes, at + 1, b'"', b'"')?;
+    while bytes.get(close + 1) == Some(&b'"') {
+        close = find_either(bytes, close + 2, b'"', b'"')?;
     }
+    Some(close)
+}
+
+/// Where the first of two bytes is, from `at` on. Most cells are a few bytes long, for which a call of `memchr` takes longer
+/// than looking at eight bytes at a time.
+#[inline(always)]
+pub(super) fn find_either(bytes: &[u8], at: usize, one: u8, other: u8) -> Option<usize> {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    // Sets the top bit of the first byte that is zero (and perhaps of later ones).
+    let zero_bytes = |word: u64| word.wrapping_sub(ONES) & !word & (ONES << 7);
+    let mut start = at;
+    for _ in 0..4 {
+        let Some(word) = bytes.get(start..start + 8).and_then(|word| word.try_into().ok()) else {
+            break;
+        };
+        let word = u64::from_le_bytes(word);
+        let found = zero_bytes(word ^ (ONES * u64::from(one)))
+            | zero_bytes(word ^ (ONES * u64::from(other)));
+        if found != 0 {
+            return Some(start + found.trailing_zeros() as usize / 8);
+        }
+        start += 8;
+    }
+    memchr2(one, other, bytes.get(start..)?).map(|offset| start + offset)
 }

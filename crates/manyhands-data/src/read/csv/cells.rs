@@ -2,15 +2,19 @@
 
 use std::borrow::Cow;
 
-use memchr::{memchr, memchr_iter, memchr2};
+use memchr::{memchr, memchr_iter};
 
-use super::super::lines::closing_quote;
+use super::super::lines::find_either;
+use super::number;
 
 /// A cell as it stands in the file.
 pub(super) struct Cell<'a> {
     /// What is between the quotes, or the cell without the blanks around it.
     raw: &'a [u8],
-    is_quoted: bool,
+    /// Whether there are quotes inside, each written twice.
+    has_quotes: bool,
+    /// Whether there may be line breaks inside.
+    has_breaks: bool,
     /// Where the separator or line break behind it is.
     pub(super) end: usize,
 }
@@ -29,24 +33,34 @@ impl<'a> Cell<'a> {
         if bytes.get(at) == Some(&b'"') {
             return Cell::quoted(bytes, at, separator);
         }
-        let end = next_end(bytes, at, separator)?;
-        Ok(Cell { raw: bytes[at..end].trim_ascii(), is_quoted: false, end })
+        let end = find_either(bytes, at, separator, b'\n').ok_or(CellFault::Unclosed)?;
+        let raw = bytes[at..end].trim_ascii();
+        Ok(Cell { raw, has_quotes: false, has_breaks: false, end })
     }
 
-    #[cold]
+    #[inline]
     fn quoted(bytes: &'a [u8], at: usize, separator: u8) -> Result<Cell<'a>, CellFault> {
-        let close = closing_quote(bytes, at).ok_or(CellFault::Unclosed)?;
-        let end = next_end(bytes, close + 1, separator)?;
-        if !bytes[close + 1..end].trim_ascii().is_empty() {
-            return Err(CellFault::AfterQuote);
+        let (mut has_quotes, mut has_breaks) = (false, false);
+        let mut close = find_either(bytes, at + 1, b'"', b'\n').ok_or(CellFault::Unclosed)?;
+        if bytes[close] == b'\n' {
+            has_breaks = true;
+            close = find_either(bytes, close + 1, b'"', b'"').ok_or(CellFault::Unclosed)?;
         }
-        Ok(Cell { raw: &bytes[at + 1..close], is_quoted: true, end })
+        while bytes.get(close + 1) == Some(&b'"') {
+            (has_quotes, has_breaks) = (true, true);
+            close = find_either(bytes, close + 2, b'"', b'"').ok_or(CellFault::Unclosed)?;
+        }
+        let end = match bytes.get(close + 1) {
+            Some(&next) if next == separator || next == b'\n' => close + 1,
+            _ => end_after_blanks(bytes, close + 1, separator)?,
+        };
+        Ok(Cell { raw: &bytes[at + 1..close], has_quotes, has_breaks, end })
     }
 
     /// What the cell says.
     #[inline]
     pub(super) fn text(&self) -> Cow<'a, [u8]> {
-        if !self.is_quoted || memchr(b'"', self.raw).is_none() {
+        if !self.has_quotes {
             return Cow::Borrowed(self.raw);
         }
         let mut text = Vec::with_capacity(self.raw.len());
@@ -63,15 +77,14 @@ impl<'a> Cell<'a> {
     /// How many line breaks are inside the quotes.
     #[inline]
     pub(super) fn n_breaks(&self) -> u32 {
-        if self.is_quoted { memchr_iter(b'\n', self.raw).count() as u32 } else { 0 }
+        if self.has_breaks { memchr_iter(b'\n', self.raw).count() as u32 } else { 0 }
     }
 }
 
-#[inline]
-fn next_end(bytes: &[u8], at: usize, separator: u8) -> Result<usize, CellFault> {
-    // Only a quote that swallows the rest leaves nothing to find.
-    let found = memchr2(separator, b'\n', bytes.get(at..).unwrap_or_default());
-    found.map(|offset| at + offset).ok_or(CellFault::Unclosed)
+/// The end of a quoted cell whose quote is not the last of it: only blanks may follow.
+fn end_after_blanks(bytes: &[u8], at: usize, separator: u8) -> Result<usize, CellFault> {
+    let end = find_either(bytes, at, separator, b'\n').ok_or(CellFault::Unclosed)?;
+    if bytes[at..end].trim_ascii().is_empty() { Ok(end) } else { Err(CellFault::AfterQuote) }
 }
 
 /// The cells that count as empty.
@@ -94,8 +107,10 @@ impl EmptyCells {
         text.is_empty() || (text.len() <= self.longest && self.texts.iter().any(|t| t == text))
     }
 
-    /// Whether one of them could be taken for a short number.
+    /// Whether one of them could be taken for a number.
     pub(super) fn has_number(&self) -> bool {
-        self.texts.iter().any(|text| text.iter().any(u8::is_ascii_digit))
+        let is_number =
+            |text: &Vec<u8>| number::starts_number(text) && number::parse(text).is_some();
+        self.texts.iter().any(is_number)
     }
 }

@@ -71,6 +71,24 @@ fn digits(bytes: &[u8], at: usize) -> (u64, usize) {
     (odd.wrapping_add(even) >> 32, n_digits)
 }
 
+/// A number of any length at the start of a cell and where it ends, as [`parse_short`] has it.
+#[inline(never)]
+pub(super) fn parse_long(bytes: &[u8], at: usize) -> (f64, usize) {
+    // Words that mean numbers (`nan`) may mean empty cells first.
+    if !starts_number(&bytes[at..]) {
+        return (0.0, at);
+    }
+    match fast_float2::parse_partial::<f64, _>(&bytes[at..]) {
+        Ok((value, n_bytes)) => (value, at + n_bytes),
+        Err(_) => (0.0, at),
+    }
+}
+
+/// Whether a text may be a number by its first byte.
+pub(super) fn starts_number(text: &[u8]) -> bool {
+    text.first().is_some_and(|byte| byte.is_ascii_digit() || b"+-.".contains(byte))
+}
+
 /// Any number, correctly rounded; `None` where the text is not one.
 pub(super) fn parse(text: &[u8]) -> Option<f64> {
     fast_float2::parse(text).ok()

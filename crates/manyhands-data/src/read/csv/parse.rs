@@ -40,11 +40,11 @@ enum Column {
 }
 
 impl Column {
-    fn new(is_number: bool, n_rows: usize) -> Column {
+    fn new(is_number: bool, n_rows: usize, n_bytes: usize) -> Column {
         if is_number {
             Column::Numbers(Numbers::with_capacity(n_rows))
         } else {
-            Column::Words(Words::with_capacity(n_rows))
+            Column::Words(Words::with_capacity(n_rows, n_bytes))
         }
     }
 
@@ -68,6 +68,20 @@ pub(super) fn parse(chunk: &Chunk, layout: &Layout) -> Result<Parsed, ReadError>
     parser.finish()
 }
 
+/// Where the next cell starts, if a number was found and fills its cell.
+#[inline(always)]
+fn after_number(
+    padded: &[u8],
+    start: usize,
+    end: usize,
+    end_byte: u8,
+    is_last: bool,
+) -> Option<usize> {
+    let is_found = end > start;
+    let end = end + usize::from(is_last && padded[end] == b'\r');
+    (is_found && padded[end] == end_byte).then_some(end + 1)
+}
+
 struct Parser<'a> {
     /// The chunk with its padding.
     padded: &'a [u8],
@@ -89,13 +103,15 @@ impl<'a> Parser<'a> {
         // The first row tells how many there are, roughly; a wrong guess costs a little time or memory.
         let n_rows = (chunk.lines().len() / first_line + 1).min(chunk.lines().len() / 2 + 1);
         let n_rows = n_rows + n_rows / 16;
+        // As if all cells were equally long, and then some; what is not needed is never touched.
+        let n_bytes = chunk.lines().len() / layout.cells.len() * 3 / 2;
         Parser {
             padded: chunk.padded(),
             bytes: &chunk.padded()[..chunk.end],
             layout,
             has_short_numbers: layout.has_short_numbers(),
             at: chunk.start,
-            columns: layout.is_number.iter().map(|&is| Column::new(is, n_rows)).collect(),
+            columns: layout.is_number.iter().map(|&is| Column::new(is, n_rows, n_bytes)).collect(),
             n_rows: 0,
             n_lines: 0,
             row_lines: None,
@@ -132,13 +148,16 @@ impl<'a> Parser<'a> {
                 && let Some(column) = column
                 && let Column::Numbers(numbers) = &mut self.columns[column]
             {
-                let (value, end) = number::parse_short(padded, self.at);
-                let is_found = end > self.at;
-                let is_crlf = padded[end] == b'\r' && cell_idx == last_idx;
-                let end = end + usize::from(is_crlf);
-                if padded[end] == end_byte && is_found {
+                let is_last = cell_idx == last_idx;
+                let (mut value, mut end) = number::parse_short(padded, self.at);
+                let mut next = after_number(padded, self.at, end, end_byte, is_last);
+                if next.is_none() {
+                    (value, end) = number::parse_long(padded, self.at);
+                    next = after_number(padded, self.at, end, end_byte, is_last);
+                }
+                if let Some(next) = next {
                     numbers.push(value);
-                    self.at = end + 1;
+                    self.at = next;
                     continue;
                 }
             }

@@ -114,7 +114,7 @@ impl Column {
         match kind {
             JsonKind::Number => Column::Numbers(Numbers::default()),
             JsonKind::Truth => Column::Truths(Vec::new()),
-            JsonKind::Words => Column::Words(Words::with_capacity(0)),
+            JsonKind::Words => Column::Words(Words::with_capacity(0, 0)),
             JsonKind::List(_) => {
                 Column::Lists { elements: Vec::new(), n_rows: 0, null_rows: Vec::new() }
             }

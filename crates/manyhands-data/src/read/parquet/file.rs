@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow::datatypes::FieldRef;
+use arrow::record_batch::RecordBatch;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
@@ -81,6 +82,14 @@ impl ParquetFile {
             }
         })
     }
+}
+
+/// The next rows of a reader of the file.
+pub(super) fn next_batch(
+    file: &Arc<Path>,
+    reader: &mut ParquetRecordBatchReader,
+) -> Result<Option<RecordBatch>, ReadError> {
+    guarded(file, || reader.next().transpose().map_err(ParquetError::from))
 }
 
 /// Damaged files make the decoder panic in places; that is an error of the file like any other.

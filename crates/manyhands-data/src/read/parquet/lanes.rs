@@ -14,7 +14,7 @@ use parquet::errors::ParquetError;
 
 use super::super::lists::{self, ListFaultKind};
 use super::super::{Block, Origin, Place, ReadError};
-use super::file::{ParquetFile, guarded};
+use super::file::{ParquetFile, guarded, next_batch};
 use super::{Column, Plan};
 
 /// The next rows of some columns.
@@ -54,8 +54,7 @@ impl Lane {
                 continue;
             };
             let file = current.file.clone();
-            let reader = &mut current.reader;
-            let batch = guarded(&file, || reader.next().transpose().map_err(ParquetError::from))?;
+            let batch = next_batch(&file, &mut current.reader)?;
             let Some(batch) = batch else {
                 self.current = None;
                 continue;

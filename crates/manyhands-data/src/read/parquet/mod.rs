@@ -7,9 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use parquet::errors::ParquetError;
 
-use self::file::{ParquetFile, guarded};
+use self::file::{ParquetFile, next_batch};
 use self::lanes::LaneBlocks;
 use super::lists;
 use super::{ReadError, ReadOptions, Reader};
@@ -107,9 +106,8 @@ fn plain_type(stored: &DataType) -> Option<DataType> {
 
 /// The shape of the first list of a column.
 fn list_shape(opened: &ParquetFile, idx: usize) -> Result<Option<Vec<usize>>, ReadError> {
-    let reader = opened.reader(&[idx], 64, Some(1024))?;
-    for batch in reader {
-        let batch = guarded(&opened.file, || batch.map_err(ParquetError::from))?;
+    let mut reader = opened.reader(&[idx], 64, Some(1024))?;
+    while let Some(batch) = next_batch(&opened.file, &mut reader)? {
         if let Some(shape) = lists::first_shape(batch.column(0)) {
             return Ok(Some(shape));
         }

@@ -1,10 +1,13 @@
 //! Damaged files are errors or other data, but never a panic.
 
+use std::sync::LazyLock;
+
 use proptest::prelude::*;
 
 use super::*;
 
-fn samples() -> Vec<(&'static str, Vec<u8>)> {
+/// One small file of each format.
+static SAMPLES: LazyLock<Vec<(&str, Vec<u8>)>> = LazyLock::new(|| {
     let folder = Folder::new();
     let path = folder.path().join("t.parquet");
     parquet::write(&path, &parquet::table(60), 25);
@@ -27,7 +30,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         ("t.txt", csv),
         ("p.csv.zst", packed),
     ]
-}
+});
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
@@ -40,7 +43,7 @@ proptest! {
         block_bytes in prop::sample::select(vec![1usize, 20, 1 << 20]),
         n_threads in 1usize..3,
     ) {
-        let (name, mut bytes) = samples().swap_remove(which);
+        let (name, mut bytes) = SAMPLES[which].clone();
         for (place, byte) in flips {
             let at = place.index(bytes.len());
             bytes[at] = byte;
