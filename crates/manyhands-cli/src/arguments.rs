@@ -93,7 +93,8 @@ pub(crate) struct Evaluate {
     /// The folder of the results that `train` named.
     #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub dir: PathBuf,
-    /// The data to measure on: a path or glob. The test data of the job unless said.
+    /// The data to measure on: a path or glob, or `image=FILE,label=FILE` where the job has a file per column. The test data of
+    /// the job unless said.
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub data: Option<String>,
     /// Print one JSON object instead of text.

@@ -77,9 +77,9 @@ pub enum SampleError {
         /// A label or an image.
         what: &'static str,
     },
-    /// A number is not a number or infinite.
+    /// A number is not a number, infinite, or too large.
     #[error(
-        "{place}, column `{column}`: the number is {value}; numbers must be finite (an empty cell, or a word of `data.empty`, counts as missing)"
+        "{place}, column `{column}`: the number is {value:e}; numbers must be finite and fit into 32 bits, so below 3.4e38 (an empty cell, or a word of `data.empty`, counts as missing)"
     )]
     NotFinite {
         /// Where.

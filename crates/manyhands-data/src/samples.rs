@@ -20,6 +20,15 @@ impl Part {
         self.samples.n_samples as usize
     }
 
+    /// Stands for the records behind the samples, labels included: other data has another.
+    pub fn digest(&self) -> u64 {
+        let Samples { store, rows, n_samples, .. } = &*self.samples;
+        let parts = [rows.start, rows.end, *n_samples];
+        parts.iter().fold(store.digest(), |hash, part| {
+            (hash ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+        })
+    }
+
     /// Whether the samples have labels.
     pub fn has_labels(&self) -> bool {
         self.samples.target.is_some()

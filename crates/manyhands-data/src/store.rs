@@ -54,6 +54,8 @@ pub(crate) struct Store {
     /// The first chunks; all of them unless there is a file.
     memory: Vec<Vec<u8>>,
     file: Option<Spilled>,
+    /// Stands for all the records: other ones have another.
+    digest: u64,
 }
 
 #[derive(Debug)]
@@ -74,6 +76,11 @@ impl fmt::Debug for Store {
 }
 
 impl Store {
+    /// Stands for all the records: other ones have another.
+    pub(crate) fn digest(&self) -> u64 {
+        self.digest
+    }
+
     /// Bytes a record.
     pub(crate) fn width(&self) -> usize {
         self.width
@@ -151,11 +158,22 @@ pub(crate) struct StoreWriter {
     reserve: u64,
 }
 
+/// Goes on with a digest. Not against malice: against data that changed between two runs.
+fn digest(before: u64, bytes: &[u8]) -> u64 {
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(FACTOR).rotate_left(29);
+    let (words, rest) = bytes.as_chunks::<8>();
+    let hash = words.iter().fold(before, |hash, word| mix(hash, u64::from_le_bytes(*word)));
+    let hash = rest.iter().fold(hash, |hash, &byte| mix(hash, u64::from(byte)));
+    mix(hash, bytes.len() as u64)
+}
+
 impl StoreWriter {
     /// A store of records of so many bytes, which spills into the folder when the budget is spent.
     pub(crate) fn new(width: usize, budget: &Arc<Budget>, folder: &Path, reserve: u64) -> Self {
         let chunk_shift = (CHUNK_BYTES / width.max(1)).max(1).ilog2();
-        let store = Store { width, n_records: 0, chunk_shift, memory: Vec::new(), file: None };
+        let memory = Vec::new();
+        let store = Store { width, n_records: 0, chunk_shift, memory, file: None, digest: 0 };
         let budget = Arc::clone(budget);
         Self { store, chunk: Vec::new(), n_chunks: 0, budget, folder: folder.into(), reserve }
     }
@@ -194,6 +212,7 @@ impl StoreWriter {
     fn finish_chunk(&mut self) -> Result<(), SampleError> {
         let chunk_idx = self.n_chunks;
         self.n_chunks += 1;
+        self.store.digest = digest(self.store.digest, &self.chunk);
         if self.store.file.is_none() && self.budget.take(self.chunk.len() as u64) {
             self.chunk.shrink_to_fit();
             self.store.memory.push(std::mem::take(&mut self.chunk));

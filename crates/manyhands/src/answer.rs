@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use manyhands_data::{Encoding, HeldOut, Labels, Order, Part, Source, Target};
+use manyhands_data::{Encoding, HeldOut, Labels, Missing, Order, Part, Source, Target};
 
 use crate::checkpoint::{CheckpointError, CheckpointFolder, Damage, NamedTensor};
 use crate::error::Error;
@@ -10,7 +10,7 @@ use crate::job::Job;
 use crate::losses::Meaning;
 use crate::model::PREDICTION;
 use crate::registry::Registry;
-use crate::train::{Measures, Purpose, Recipe, Session, SetUp, existing_ancestor, measure};
+use crate::train::{Measures, Purpose, REPORT, Recipe, Session, SetUp, existing_ancestor, measure};
 
 /// A trained model, opened for use.
 pub struct Trained {
@@ -51,6 +51,10 @@ impl Trained {
         let saved = CheckpointFolder::open(&folder)?;
         let (tensors, job_text, encoding_json) = match saved.published()? {
             Some(model) => (model.tensors, model.job_text, model.encoding_json),
+            None if folder.join(REPORT).exists() => {
+                let path = folder.join("model.safetensors");
+                return Err(CheckpointError::Damaged { path, damage: Damage::Missing }.into());
+            }
             None => {
                 let (checkpoint, _) = saved.latest(None)?;
                 (checkpoint.tensors, checkpoint.job_text, checkpoint.encoding_json)
@@ -90,7 +94,12 @@ impl Trained {
 
     fn read(&self, source: &Source, folder: &Path, labels: Labels) -> Result<Part, Error> {
         let spill = existing_ancestor(&std::env::temp_dir());
-        Ok(self.recipe.encoding.read(&self.job.data, source, folder, &spill, labels)?)
+        let mut spec = self.job.data.clone();
+        // Answers stand in the order of the rows, so none may be left out.
+        if labels == Labels::Ignored && spec.missing == Missing::Drop {
+            spec.missing = Missing::Error;
+        }
+        Ok(self.recipe.encoding.read(&spec, source, folder, &spill, labels)?)
     }
 
     /// Measures the model: on the given data, else on the test data of its job.

@@ -64,6 +64,11 @@ pub enum Error {
         folder.display()
     )]
     Interrupted { step: usize, folder: PathBuf },
+    #[error(
+        "the model needs {} MB for its parameters and their gradients alone, but {} MB are free; make it smaller",
+        needed / 1_000_000, free / 1_000_000
+    )]
+    TooLarge { needed: u64, free: u64 },
     #[error("stopped before the first step; nothing was written")]
     StoppedBefore,
     #[error(
@@ -151,6 +156,9 @@ impl Error {
                 ErrorClass::Data
             }
             Error::Model(error) if matches!(**error, ModelError::Choice { .. }) => ErrorClass::Job,
+            Error::Program(error) if matches!(**error, ProgramError::Setting { .. }) => {
+                ErrorClass::Job
+            }
             Error::Model(_) | Error::Program(_) => ErrorClass::Model,
             Error::NotFinite { .. } | Error::NotFiniteWeight { .. } => ErrorClass::Training,
             Error::Checkpoint(_)
@@ -163,7 +171,9 @@ impl Error {
             Error::Interrupted { .. } | Error::StoppedBefore | Error::Stopped => {
                 ErrorClass::Interrupted
             }
-            Error::Device(_) | Error::Tensor(_) | Error::Json { .. } => ErrorClass::Other,
+            Error::TooLarge { .. } | Error::Device(_) | Error::Tensor(_) | Error::Json { .. } => {
+                ErrorClass::Other
+            }
         }
     }
 }

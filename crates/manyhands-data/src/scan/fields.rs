@@ -176,7 +176,7 @@ impl FieldScan {
 
     fn not_whole(&self, block: &Block, row: usize, value: f64) -> SampleError {
         let (what, advice) = match self.is_label {
-            true => ("classes", "; for numbers choose another loss, such as `mse`"),
+            true => ("classes", "; for numbers choose another loss, such as `squared_error`"),
             false => ("categories", ""),
         };
         let place = block.place(row, self.planned.column);
@@ -328,19 +328,20 @@ fn fill<const N: usize>(out: &mut [u8], value: [u8; N]) -> Result<(), SampleErro
     Ok(())
 }
 
-/// The first number that is not finite: its row, and what it is.
+/// The first number that is not finite, or not so in 32 bits: its row, and what it is.
 fn not_finite(
     numbers: impl Iterator<Item = f64> + Clone,
     n: usize,
     is_null: &dyn Fn(usize) -> bool,
 ) -> Option<(usize, f64)> {
     // One pass without a branch for all the numbers that are fine.
-    let all = numbers.clone().fold(true, |all, number| all & number.is_finite());
+    let fits = |number: f64| number.abs() <= f64::from(f32::MAX);
+    let all = numbers.clone().fold(true, |all, number| all & fits(number));
     if all {
         return None;
     }
     let mut rows = numbers.enumerate().map(|(at, number)| (at / n, number));
-    rows.find(|&(row, number)| !number.is_finite() && !is_null(row))
+    rows.find(|&(row, number)| !fits(number) && !is_null(row))
 }
 
 /// A number that is whole, and exactly so in 64 bits.

@@ -242,6 +242,12 @@ impl Opened {
         [self.data.train.n_samples(), n(&self.data.validation), n(&self.data.test)]
     }
 
+    /// What stands for the training, validation and test part: other data has others.
+    fn digests(&self) -> [u64; 3] {
+        let of = |part: &Option<Part>| part.as_ref().map_or(0, Part::digest);
+        [self.data.train.digest(), of(&self.data.validation), of(&self.data.test)]
+    }
+
     /// What the user should know before training starts.
     fn warnings(&self) -> Vec<String> {
         let mut warnings = self.recipe.model.warnings();

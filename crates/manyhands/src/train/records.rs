@@ -19,21 +19,23 @@ use crate::tensorboard::EventWriter;
 const EVENTS: &str = "events";
 /// The loss curve in the output folder.
 const CURVE: &str = "loss.svg";
-/// Losses of single steps are recorded no more often than this.
-const INTERVAL: Duration = Duration::from_millis(100);
+/// How often TensorBoard is shown what is new.
+const INTERVAL: Duration = Duration::from_millis(500);
 
 /// The records of a run.
 pub(super) struct Records {
     events: Option<EventWriter>,
     kept: Kept,
-    recorded_at: Option<Instant>,
+    /// The loss of every so manieth step is recorded.
+    stride: u64,
+    flushed_at: Instant,
 }
 
 /// What a run that goes on from a checkpoint must find again.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Kept {
-    /// Samples of the training, validation and test part.
-    counts: [usize; 3],
+    /// What stands for the training, validation and test part.
+    digests: [u64; 3],
     /// The sum of the losses of the epoch at hand, times samples, and their number.
     loss_sum: f64,
     n_samples: u64,
@@ -41,18 +43,23 @@ struct Kept {
     losses: Vec<(u64, f64)>,
 }
 
-/// Losses of single steps that are kept for the curve; every second goes when there are more.
-const MOST_LOSSES: usize = 400;
+/// About so many losses of single steps are recorded over a run.
+const MOST_LOSSES: usize = 1000;
 
 impl Records {
-    /// Records of a new run, on so many samples of the training, validation and test part.
+    /// Records of a new run, on data that these stand for.
     pub(super) fn new(
         job: &Job,
         writer: &CheckpointWriter,
-        counts: [usize; 3],
+        digests: [u64; 3],
     ) -> Result<Records, Error> {
-        let kept = Kept { counts, ..Kept::default() };
-        Ok(Records { events: events(job, writer, None)?, kept, recorded_at: None })
+        let kept = Kept { digests, ..Kept::default() };
+        Ok(Records {
+            events: events(job, writer, None)?,
+            kept,
+            stride: 1,
+            flushed_at: Instant::now(),
+        })
     }
 
     /// Records of a run that goes on.
@@ -66,16 +73,22 @@ impl Records {
             let path = writer.folder().checkpoint_path(state.step).join("state.json");
             CheckpointError::Damaged { path, damage: Damage::Content { expected, reason } }
         })?;
-        Ok(Records { events: events(job, writer, Some(state.step))?, kept, recorded_at: None })
+        Ok(Records {
+            events: events(job, writer, Some(state.step))?,
+            kept,
+            stride: 1,
+            flushed_at: Instant::now(),
+        })
     }
 
-    /// Samples of the training, validation and test part when the run began.
-    pub(super) fn counts(&self) -> [usize; 3] {
-        self.kept.counts
+    /// What stood for the training, validation and test part when the run began.
+    pub(super) fn digests(&self) -> [u64; 3] {
+        self.kept.digests
     }
 
-    /// Shows the model, as the program that answers.
-    pub(super) fn graph(&mut self, recipe: &Recipe) -> Result<(), Error> {
+    /// Before the first step: shows the model, as the program that answers.
+    pub(super) fn begin(&mut self, recipe: &Recipe, n_steps: usize) -> Result<(), Error> {
+        self.stride = (n_steps / MOST_LOSSES).max(1) as u64;
         if let Some(events) = &mut self.events {
             events.graph(&recipe.program(Purpose::Evaluate, recipe.grain)?);
             events.flush()?;
@@ -90,26 +103,21 @@ impl Records {
         loss: f64,
         n_samples: usize,
         rate: f64,
+        is_last: bool,
     ) -> Result<(), Error> {
         self.kept.loss_sum += loss * n_samples as f64;
         self.kept.n_samples += n_samples as u64;
-        let now = Instant::now();
-        if self.recorded_at.is_some_and(|before| now - before < INTERVAL) {
+        if step != 1 && !step.is_multiple_of(self.stride) && !is_last {
             return Ok(());
-        }
-        self.recorded_at = Some(now);
-        if self.kept.losses.len() >= MOST_LOSSES {
-            let mut idx = 0;
-            self.kept.losses.retain(|_| {
-                idx += 1;
-                idx % 2 == 1
-            });
         }
         self.kept.losses.push((step, loss));
         if let Some(events) = &mut self.events {
             events.scalar(step, "train/loss", loss);
             events.scalar(step, "train/rate", rate);
-            events.flush()?;
+            if self.flushed_at.elapsed() > INTERVAL {
+                events.flush()?;
+                self.flushed_at = Instant::now();
+            }
         }
         Ok(())
     }

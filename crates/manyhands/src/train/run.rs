@@ -49,12 +49,12 @@ pub(super) fn run(mut trainer: Trainer) -> Result<Report, Error> {
         false => None,
     };
     let encoding_json = opened.encoding_json()?;
-    let counts = opened.counts();
+    let digests = opened.digests();
     let mut warnings = opened.warnings();
     let (tensors, state, records) = match resumed {
         Some((checkpoint, damaged)) => {
             let records = Records::resume(&trainer.job, &writer, &checkpoint.state)?;
-            let is_same = checkpoint.encoding_json == encoding_json && records.counts() == counts;
+            let is_same = checkpoint.encoding_json == encoding_json && records.digests() == digests;
             if !is_same {
                 return Err(Error::DataChanged { folder: trainer.out.clone() });
             }
@@ -63,7 +63,7 @@ pub(super) fn run(mut trainer: Trainer) -> Result<Report, Error> {
         }
         None => {
             let state = State { seed: trainer.job.train.seed, ..State::default() };
-            (None, state, Records::new(&trainer.job, &writer, counts)?)
+            (None, state, Records::new(&trainer.job, &writer, digests)?)
         }
     };
     let keep = Keep { last: trainer.job.output.keep, best: trainer.job.train.keep_best };
@@ -153,7 +153,7 @@ impl<'a> Run<'a> {
         }
         let planned = self.planned.clone();
         self.tell(&Event::Planned(&planned));
-        self.records.graph(self.recipe)?;
+        self.records.begin(self.recipe, self.planned.n_steps)?;
         let mut session = Session::new(self.recipe, &set_up)?;
         session.plan(Purpose::Train, self.full_batch())?;
         match tensors {
@@ -280,7 +280,8 @@ impl<'a> Run<'a> {
         self.state.batch += 1;
         self.state.epoch_samples += n_samples as u64;
         self.state.samples += n_samples as u64;
-        self.records.step(number, loss, n_samples, rate)?;
+        let is_last = number as usize == self.planned.n_steps;
+        self.records.step(number, loss, n_samples, rate, is_last)?;
         let done = StepDone {
             step: number as usize,
             epoch: self.state.epoch as usize,

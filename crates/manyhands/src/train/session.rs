@@ -11,6 +11,7 @@ use super::recipe::{Purpose, Recipe};
 use crate::checkpoint::NamedTensor;
 use crate::error::Error;
 use crate::initial::initial_value;
+use crate::machine::Machine;
 use crate::model::LABEL;
 
 /// A recipe on a device.
@@ -71,6 +72,9 @@ impl<'a> Session<'a> {
             true => Some(self.recipe.program(purpose, rest)?),
             false => None,
         };
+        if self.plans.is_empty() {
+            refuse_too_large(&program)?;
+        }
         let n_grains = self.recipe.n_grains(n_samples);
         let plan = self.executor.add_plan(&program, n_grains, last.as_ref())?;
         self.note_parameters(&program);
@@ -219,5 +223,19 @@ impl<'a> Session<'a> {
             }
         }
         Ok(outputs)
+    }
+}
+
+/// Refuses a model whose parameters, with a gradient for each weight, do not fit into what is free: the system would end the
+/// process without a word.
+fn refuse_too_large(program: &Program) -> Result<(), Error> {
+    let bytes = program.parameters().map(|(_, role, value)| {
+        let bytes = program.ty(value).n_bytes() as u64;
+        if role == Role::Weight && !program.updates().is_empty() { 2 * bytes } else { bytes }
+    });
+    let needed = bytes.sum();
+    match Machine::look().usable_memory_bytes() {
+        Some(free) if needed > free => Err(Error::TooLarge { needed, free }),
+        _ => Ok(()),
     }
 }

@@ -37,6 +37,8 @@ pub(crate) fn candidates(spec: &DistributeSpec, n_cores: usize, n_grains: usize)
             vec![
                 set_up(workers, (n_cores / workers).max(1), String::new()),
                 set_up(1, n_cores, String::new()),
+                // Steps of microseconds are over before another core could help.
+                set_up(1, 1, String::new()),
             ]
         }
     }
@@ -144,9 +146,9 @@ mod tests {
     }
 
     #[test]
-    fn otherwise_a_worker_per_core_and_one_with_all_are_tried() {
-        assert_eq!(sizes(&candidates(&spec(None, None), 8, 8)), [(8, 1), (1, 8)]);
-        assert_eq!(sizes(&candidates(&spec(None, None), 8, 2)), [(2, 4), (1, 8)]);
+    fn otherwise_a_worker_per_core_one_with_all_and_one_alone_are_tried() {
+        assert_eq!(sizes(&candidates(&spec(None, None), 8, 8)), [(8, 1), (1, 8), (1, 1)]);
+        assert_eq!(sizes(&candidates(&spec(None, None), 8, 2)), [(2, 4), (1, 8), (1, 1)]);
         assert_eq!(sizes(&candidates(&spec(None, None), 8, 1)), [(1, 8)]);
         assert_eq!(sizes(&candidates(&spec(None, None), 1, 8)), [(1, 1)]);
     }
@@ -156,7 +158,11 @@ mod tests {
         let mut trial = Trial::new(candidates(&spec(None, None), 2, 8));
         let mut now = trial.first().clone();
         for _ in 0..1000 {
-            let seconds = if now.workers == 2 { 0.020 } else { 0.030 };
+            let seconds = match (now.workers, now.threads) {
+                (2, _) => 0.020,
+                (_, 2) => 0.030,
+                _ => 0.040,
+            };
             match trial.step(seconds) {
                 Verdict::Stay => {}
                 Verdict::Try(next) => now = next,

@@ -139,34 +139,36 @@ fn check_distinct(file: &Arc<Path>, names: &[String]) -> Result<(), ReadError> {
     }
 }
 
-/// Which of the selected cells hold numbers, by the first block: those of which every filled one parses. Faults are left for
-/// the parser to find, which knows their lines.
+/// Which of the selected cells hold numbers, by the first block: those of which most filled ones parse. A word among numbers
+/// is a fault, not a reason to take the numbers for words; faults are left for the parser to find, which knows their lines.
 fn infer(
     file: &CsvFile,
     selected: &[usize],
     empty: &EmptyCells,
     options: &ReadOptions,
 ) -> Vec<bool> {
-    let mut is_number: Vec<Option<bool>> = file
+    let said: Vec<Option<bool>> = file
         .names
         .iter()
         .map(|name| options.kinds.get(name).map(|kind| *kind == ColumnKind::Number))
         .collect();
-    let is_open: Vec<bool> = is_number.iter().map(Option::is_none).collect();
+    // How many more numbers than words there are.
+    let mut surplus = vec![0i64; file.names.len()];
     let lines = file.first_chunk.as_ref().map(Chunk::lines).unwrap_or_default();
     let (mut at, mut cell_idx) = (0, 0);
     while at < lines.len() {
         let Ok(cell) = Cell::at(lines, at, file.separator) else { break };
-        if is_open.get(cell_idx) == Some(&true) && is_number[cell_idx] != Some(false) {
+        if said.get(cell_idx) == Some(&None) {
             let text = cell.text();
             if !empty.contains(&text) {
-                is_number[cell_idx] = Some(number::parse(text.trim_ascii()).is_some());
+                let is_number = number::parse(text.trim_ascii()).is_some();
+                surplus[cell_idx] += if is_number { 1 } else { -1 };
             }
         }
         cell_idx = if lines[cell.end] == b'\n' { 0 } else { cell_idx + 1 };
         at = cell.end + 1;
     }
-    selected.iter().map(|&cell_idx| is_number[cell_idx].unwrap_or(true)).collect()
+    selected.iter().map(|&idx| said[idx].unwrap_or(surplus[idx] >= 0)).collect()
 }
 
 /// The chunks of all files.
