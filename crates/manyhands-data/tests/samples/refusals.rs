@@ -70,14 +70,14 @@ fn values_that_cannot_be_used() {
         "x,y\n1,0\ninf,1\n",
         json!({}),
         Target::Classes,
-        "line 3 of a.csv, column `x`: the number is inf; numbers must be finite (an empty cell, \
+        "line 3 of a.csv, column `x`: the number is inf; numbers must be finite and fit into 32 bits, so below 3.4e38 (an empty cell, \
          or a word of `data.empty`, counts as missing)",
     );
     check(
         "x,y\n1,0\nNaN,1\n",
         json!({"empty": []}),
         Target::Classes,
-        "line 3 of a.csv, column `x`: the number is NaN; numbers must be finite (an empty cell, \
+        "line 3 of a.csv, column `x`: the number is NaN; numbers must be finite and fit into 32 bits, so below 3.4e38 (an empty cell, \
          or a word of `data.empty`, counts as missing)",
     );
     check(
@@ -243,5 +243,22 @@ fn an_encoding_of_a_newer_version() {
     assert_eq!(
         error,
         "the saved encoding of the data has version 99; this program knows versions up to 1"
+    );
+}
+
+#[test]
+fn a_word_among_numbers_is_a_fault() {
+    check(
+        "x,y\n1,a\n2,b\nthree,a\n4,b\n",
+        json!({}),
+        Target::Classes,
+        "line 4 of a.csv, column `x`: `three` is not a number; if the column holds words, set `data.columns.x = \"category\"`",
+    );
+    check(
+        "x,y\n1,a\n1e300,b\n",
+        json!({}),
+        Target::Classes,
+        "line 3 of a.csv, column `x`: the number is 1e300; numbers must be finite and fit into 32 bits, so below 3.4e38 (an \
+         empty cell, or a word of `data.empty`, counts as missing)",
     );
 }
