@@ -85,7 +85,7 @@ fn values_that_cannot_be_used() {
         json!({}),
         Target::Classes,
         "line 3 of a.csv, column `y`: 0.5 is not whole, but classes are words or whole numbers; \
-         for numbers choose another loss, such as `mse`",
+         for numbers choose another loss, such as `squared_error`",
     );
     check(
         "x,y\n1,a\n2,b\n",
