@@ -105,7 +105,8 @@ pub(crate) struct Evaluate {
 /// Answer new data with a trained model.
 ///
 /// Writes one row per sample, in the order of the data. For classes: the column `class` and one column `p_NAME` with the
-/// probability of each class; for numbers: the column `prediction`. The label column may be absent.
+/// probability of each class; for numbers: the column `prediction`; for plain text: the column `text` with the most likely next
+/// token after each. The label column may be absent.
 #[derive(Args)]
 pub(crate) struct Predict {
     /// The folder of the results that `train` named.

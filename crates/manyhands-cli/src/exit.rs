@@ -38,7 +38,7 @@ pub(crate) const CLASSES: &[(Class, &str)] = &[
     ),
     (
         Class::Interrupted,
-        "Interrupted by Ctrl-C or SIGTERM; the training was saved and `manyhands resume` goes on.",
+        "Interrupted by Ctrl-C or SIGTERM; after the first one a training is saved, and `manyhands resume` goes on.",
     ),
 ];
 

@@ -134,7 +134,7 @@ pub(crate) fn predict(
                     Predicted::Classes(trained.classes().unwrap_or_default().to_vec())
                 }
                 Prediction::Numbers(numbers) => Predicted::Numbers(numbers.len()),
-                Prediction::Tokens(_) => Predicted::Tokens,
+                Prediction::Text(_) => Predicted::Text,
             };
             writer = Some(PredictionWriter::new(to, format, predicted).map_err(unwritable)?);
         }
@@ -142,7 +142,7 @@ pub(crate) fn predict(
         let written = match prediction {
             Prediction::Class { name, probabilities, .. } => writer.class(name, probabilities),
             Prediction::Numbers(numbers) => writer.numbers(numbers),
-            Prediction::Tokens(tokens) => writer.tokens(tokens),
+            Prediction::Text(text) => writer.text(text),
         };
         written.map_err(unwritable)
     })?;

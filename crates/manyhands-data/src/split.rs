@@ -1,7 +1,8 @@
 //! Which rows are trained on, validated on and tested on when the job holds out shares of the training data.
 //!
-//! Rows of a table are drawn one by one: a row's part depends on the seed and its place in the source alone, so that more rows at
-//! the end move none of the earlier ones, and another validation share leaves the test part as it is. Rows that follow each other in time, and
+//! Rows of a table are drawn from runs of twenty, so that a share of 0.2 is four of each: a row's part depends on the seed and its
+//! place in the source alone, more rows at the end move none of the earlier ones, and another validation share leaves the
+//! test part as it is. Rows that follow each other in time, and
 //! text, are cut instead: training first, then validation, then test, so that no part sees what comes after it.
 
 use std::ops::Range;
@@ -34,6 +35,9 @@ impl std::fmt::Display for PartName {
     }
 }
 
+/// Rows that are drawn from together: shares that are a multiple of a twentieth are exact.
+const RUN: u64 = 20;
+
 /// The shares of the training source that are held out.
 #[derive(Clone, Debug)]
 pub(crate) struct Split {
@@ -63,7 +67,7 @@ impl Split {
             return PartName::Train;
         }
         // Test takes the low end and validation the high end, so that neither moves when the other changes.
-        let fraction = self.stream.fraction_at(row);
+        let fraction = self.place(row);
         if fraction < self.test {
             PartName::Test
         } else if 1.0 - fraction <= self.validation {
@@ -71,6 +75,19 @@ impl Split {
         } else {
             PartName::Train
         }
+    }
+
+    /// Where a row lies between 0 and 1: its rank in the run that it belongs to, and a fraction of one beyond.
+    fn place(&self, row: u64) -> f64 {
+        let first = row - row % RUN;
+        let own = self.stream.fraction_at(row);
+        let is_before = |other: u64| {
+            let key = self.stream.fraction_at(other);
+            key < own || (key == own && other < row)
+        };
+        let rank = (first..first + RUN).filter(|&other| is_before(other)).count();
+        // Ranks follow the keys, so the fraction beyond comes from elsewhere: from behind the last row there can be.
+        (rank as f64 + self.stream.fraction_at(!row)) / RUN as f64
     }
 
     /// The rows of each part when rows follow each other.
@@ -122,14 +139,31 @@ mod tests {
         }
     }
 
-    #[test]
-    fn drawn_parts_have_about_their_shares() {
-        let split = split(0.1, 0.2, 5);
+    fn counts(split: &Split, n_rows: u64) -> [usize; 3] {
         let mut counts = [0; 3];
-        (0..100_000).for_each(|row| counts[split.part(row) as usize] += 1);
-        assert!((69_000..71_000).contains(&counts[0]), "{counts:?}");
-        assert!((9_500..10_500).contains(&counts[1]), "{counts:?}");
-        assert!((19_500..20_500).contains(&counts[2]), "{counts:?}");
+        (0..n_rows).for_each(|row| counts[split.part(row) as usize] += 1);
+        counts
+    }
+
+    #[test]
+    fn drawn_parts_have_their_shares() {
+        for seed in 0..20 {
+            assert_eq!(counts(&split(0.1, 0.2, seed), 300), [210, 30, 60]);
+            assert_eq!(counts(&split(0.25, 0.15, seed), 1000), [600, 250, 150]);
+        }
+        // Other shares are met on average.
+        let [_, validation, test] = counts(&split(0.01, 0.33, 5), 100_000);
+        assert!((900..1100).contains(&validation) && (32_800..33_200).contains(&test));
+    }
+
+    #[test]
+    fn every_place_of_a_run_is_drawn() {
+        let split = split(0.0, 0.2, 3);
+        let mut drawn = [0; RUN as usize];
+        for row in (0..20_000).filter(|&row| split.part(row) == PartName::Test) {
+            drawn[(row % RUN) as usize] += 1;
+        }
+        assert!(drawn.iter().all(|n| (140..260).contains(n)), "{drawn:?}");
     }
 
     #[test]

@@ -35,8 +35,8 @@ pub enum Prediction<'a> {
     },
     /// Numbers, in the units of the label.
     Numbers(&'a [f32]),
-    /// The most likely next token after each token.
-    Tokens(&'a [usize]),
+    /// Text: the most likely next token after each token.
+    Text(&'a str),
 }
 
 impl Trained {
@@ -174,8 +174,10 @@ impl Trained {
             }
             _ => {
                 let width = values.len() / n_tokens;
-                let tokens: Vec<usize> = values.chunks_exact(width).map(largest).collect();
-                take(Prediction::Tokens(&tokens))
+                let tokens = values.chunks_exact(width).map(|scores| largest(scores) as i32);
+                let tokens: Vec<i32> = tokens.collect();
+                let text = self.recipe.encoding.decode_text(&tokens);
+                take(Prediction::Text(&text.unwrap_or_default()))
             }
         }
     }

@@ -26,8 +26,8 @@ pub enum Error {
     Check(#[from] CheckError),
     #[error(transparent)]
     File(#[from] FileError),
-    #[error(transparent)]
-    Choice(Box<ChoiceError>),
+    #[error("`{key}`: {error}")]
+    Choice { key: &'static str, error: Box<ChoiceError> },
     #[error(transparent)]
     Data(Box<DataError>),
     #[error(transparent)]
@@ -114,12 +114,18 @@ macro_rules! boxed {
 
 boxed! {
     Job(JobError),
-    Choice(ChoiceError),
     Data(DataError),
     Model(ModelError),
     Checkpoint(CheckpointError),
     Device(DeviceError),
     Program(ProgramError),
+}
+
+impl Error {
+    /// A choice that was not understood, with the key of the job that it stands at.
+    pub(crate) fn choice(key: &'static str) -> impl FnOnce(ChoiceError) -> Error {
+        move |error| Error::Choice { key, error: Box::new(error) }
+    }
 }
 
 /// Classes of errors, one exit code each.
@@ -149,7 +155,7 @@ impl Error {
             | Error::Job(_)
             | Error::Check(_)
             | Error::Metric(_)
-            | Error::Choice(_)
+            | Error::Choice { .. }
             | Error::NoClasses
             | Error::ClassWeight { .. } => ErrorClass::Job,
             Error::Data(_) | Error::NoLabels | Error::NoTest | Error::DataChanged { .. } => {

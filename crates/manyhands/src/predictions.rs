@@ -1,13 +1,13 @@
 //! Predictions as files: CSV, JSON lines or Parquet, one row per sample.
 //!
 //! For classes the columns are `class` and `p_NAME` for the probability of each class; for numbers `prediction` (or
-//! `prediction_0`, `prediction_1`, ... where there are several); for text `tokens`, the most likely next token after each.
+//! `prediction_0`, `prediction_1`, ... where there are several); for text `text`, the most likely next token after each token.
 
 use std::io::{Error, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float32Builder, ListBuilder, StringBuilder, UInt32Builder};
+use arrow::array::{ArrayRef, Float32Builder, StringBuilder};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use parquet::arrow::ArrowWriter;
@@ -44,8 +44,8 @@ pub enum Predicted {
     Classes(Vec<String>),
     /// So many numbers.
     Numbers(usize),
-    /// The most likely next token after each token.
-    Tokens,
+    /// Text: the most likely next token after each token.
+    Text,
 }
 
 impl Predicted {
@@ -58,7 +58,7 @@ impl Predicted {
             }
             Predicted::Numbers(1) => vec!["prediction".to_string()],
             Predicted::Numbers(n) => (0..*n).map(|idx| format!("prediction_{idx}")).collect(),
-            Predicted::Tokens => vec!["tokens".to_string()],
+            Predicted::Text => vec!["text".to_string()],
         }
     }
 }
@@ -115,7 +115,7 @@ impl<W: Write + Send> PredictionWriter<W> {
                 let row: Map<String, Value> = [first].into_iter().chain(rest).collect();
                 writeln!(to, "{}", Value::Object(row))
             }
-            Form::Parquet(blocks) => blocks.row(Some(class), probabilities, &[]),
+            Form::Parquet(blocks) => blocks.row(Some(class), probabilities),
         }
     }
 
@@ -132,20 +132,17 @@ impl<W: Write + Send> PredictionWriter<W> {
                 let row: Map<String, Value> = self.columns.iter().cloned().zip(values).collect();
                 writeln!(to, "{}", Value::Object(row))
             }
-            Form::Parquet(blocks) => blocks.row(None, numbers, &[]),
+            Form::Parquet(blocks) => blocks.row(None, numbers),
         }
     }
 
-    /// The most likely next token after each token.
-    pub fn tokens(&mut self, tokens: &[usize]) -> Result<(), Error> {
+    /// Text: the most likely next token after each token.
+    pub fn text(&mut self, text: &str) -> Result<(), Error> {
         self.n_rows += 1;
         match &mut self.form {
-            Form::Csv(to) => {
-                let tokens: Vec<String> = tokens.iter().map(usize::to_string).collect();
-                writeln!(to, "{}", tokens.join(" "))
-            }
-            Form::JsonLines(to) => writeln!(to, "{}", serde_json::json!({ "tokens": tokens })),
-            Form::Parquet(blocks) => blocks.row(None, &[], tokens),
+            Form::Csv(to) => writeln!(to, "{}", cell(text)),
+            Form::JsonLines(to) => writeln!(to, "{}", serde_json::json!({ "text": text })),
+            Form::Parquet(blocks) => blocks.row(Some(text), &[]),
         }
     }
 
@@ -183,9 +180,9 @@ fn cell(text: &str) -> String {
 struct Blocks<W: Write + Send> {
     writer: ArrowWriter<W>,
     schema: SchemaRef,
-    classes: Option<StringBuilder>,
+    /// Classes, or text.
+    words: Option<StringBuilder>,
     numbers: Vec<Float32Builder>,
-    tokens: Option<ListBuilder<UInt32Builder>>,
     n_waiting: usize,
 }
 
@@ -194,41 +191,29 @@ const BLOCK: usize = 8192;
 
 impl<W: Write + Send> Blocks<W> {
     fn new(to: W, predicted: &Predicted, columns: &[String]) -> Result<Blocks<W>, Error> {
-        let is_class = matches!(predicted, Predicted::Classes(_));
-        let is_token = matches!(predicted, Predicted::Tokens);
+        let has_words = !matches!(predicted, Predicted::Numbers(_));
         let fields = columns.iter().enumerate().map(|(idx, name)| {
-            let token = Field::new_list_field(DataType::UInt32, true);
-            let ty = match idx {
-                0 if is_class => DataType::Utf8,
-                _ if is_token => DataType::List(Arc::new(token)),
-                _ => DataType::Float32,
-            };
-            Field::new(name, ty, false)
+            let is_word = has_words && idx == 0;
+            Field::new(name, if is_word { DataType::Utf8 } else { DataType::Float32 }, false)
         });
         let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
         let writer = ArrowWriter::try_new(to, schema.clone(), None)?;
-        let n_numbers = columns.len() - usize::from(is_class) - usize::from(is_token);
+        let n_numbers = columns.len() - usize::from(has_words);
         Ok(Blocks {
             writer,
             schema,
-            classes: is_class.then(StringBuilder::new),
+            words: has_words.then(StringBuilder::new),
             numbers: (0..n_numbers).map(|_| Float32Builder::new()).collect(),
-            tokens: is_token.then(|| ListBuilder::new(UInt32Builder::new())),
             n_waiting: 0,
         })
     }
 
-    fn row(&mut self, class: Option<&str>, numbers: &[f32], tokens: &[usize]) -> Result<(), Error> {
-        if let (Some(classes), Some(class)) = (&mut self.classes, class) {
-            classes.append_value(class);
+    fn row(&mut self, word: Option<&str>, numbers: &[f32]) -> Result<(), Error> {
+        if let (Some(words), Some(word)) = (&mut self.words, word) {
+            words.append_value(word);
         }
         for (column, x) in self.numbers.iter_mut().zip(numbers) {
             column.append_value(*x);
-        }
-        if let Some(column) = &mut self.tokens {
-            // Indices of tokens come from a vocabulary that is far smaller than this.
-            column.values().extend(tokens.iter().map(|token| u32::try_from(*token).ok()));
-            column.append(true);
         }
         self.n_waiting += 1;
         if self.n_waiting == BLOCK { self.write() } else { Ok(()) }
@@ -236,9 +221,8 @@ impl<W: Write + Send> Blocks<W> {
 
     fn write(&mut self) -> Result<(), Error> {
         let mut columns: Vec<ArrayRef> = Vec::new();
-        columns.extend(self.classes.iter_mut().map(|c| Arc::new(c.finish()) as ArrayRef));
+        columns.extend(self.words.iter_mut().map(|c| Arc::new(c.finish()) as ArrayRef));
         columns.extend(self.numbers.iter_mut().map(|c| Arc::new(c.finish()) as ArrayRef));
-        columns.extend(self.tokens.iter_mut().map(|c| Arc::new(c.finish()) as ArrayRef));
         let block = RecordBatch::try_new(self.schema.clone(), columns).map_err(Error::other)?;
         self.n_waiting = 0;
         Ok(self.writer.write(&block)?)
@@ -257,8 +241,8 @@ impl<W: Write + Send> Blocks<W> {
 #[allow(clippy::unwrap_used)] // a test that cannot go on should stop there
 mod tests {
     use super::*;
-    use arrow::array::{Array, AsArray};
-    use arrow::datatypes::{Float32Type, UInt32Type};
+    use arrow::array::AsArray;
+    use arrow::datatypes::Float32Type;
     use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
     /// A file of predictions, and how many rows it is said to have.
@@ -331,19 +315,18 @@ mod tests {
     }
 
     #[test]
-    fn parquet_holds_classes_and_tokens() {
+    fn parquet_holds_classes_and_text() {
         let (file, _) = written(PredictionFormat::Parquet, classes(), two_rows);
         let block = &read_back(file)[0];
         assert_eq!(block["class"].as_string::<i32>().value(1), "dog, wild");
         assert_eq!(block["p_cat"].as_primitive::<Float32Type>().values(), &[0.9, 0.25]);
-        let (file, _) = written(PredictionFormat::Parquet, Predicted::Tokens, |writer| {
-            writer.tokens(&[3, 1, 4]).unwrap();
-            writer.tokens(&[]).unwrap();
+        let (file, _) = written(PredictionFormat::Parquet, Predicted::Text, |writer| {
+            writer.text("to be").unwrap();
+            writer.text("").unwrap();
         });
         let block = &read_back(file)[0];
-        let tokens = block["tokens"].as_list::<i32>();
-        assert_eq!(tokens.value(0).as_primitive::<UInt32Type>().values(), &[3, 1, 4]);
-        assert_eq!(tokens.value(1).len(), 0);
+        let text = block["text"].as_string::<i32>();
+        assert_eq!((text.value(0), text.value(1)), ("to be", ""));
     }
 
     #[test]

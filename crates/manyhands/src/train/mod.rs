@@ -6,6 +6,7 @@
 
 mod event;
 mod fault;
+mod finish;
 mod judge;
 mod measure;
 mod recipe;
@@ -215,10 +216,20 @@ impl Opened {
     fn new(trainer: &Trainer) -> Result<Opened, Error> {
         let start = std::time::Instant::now();
         let job = &trainer.job;
-        let loss = trainer.registry.losses.make(&job.train.loss)?;
+        let loss =
+            trainer.registry.losses.make(&job.train.loss).map_err(Error::choice("train.loss"))?;
         // What does not need the data is checked before it is read.
-        trainer.registry.optimizers.make(&job.train.optimizer)?.check()?;
-        trainer.registry.schedules.make(&job.train.schedule)?;
+        trainer
+            .registry
+            .optimizers
+            .make(&job.train.optimizer)
+            .map_err(Error::choice("train.optimizer"))?
+            .check()?;
+        trainer
+            .registry
+            .schedules
+            .make(&job.train.schedule)
+            .map_err(Error::choice("train.schedule"))?;
         Recipe::metrics(job, &trainer.registry)?;
         let target = target_of(job, loss.as_ref());
         let spill = existing_ancestor(&trainer.out);

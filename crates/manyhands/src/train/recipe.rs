@@ -57,9 +57,15 @@ impl Recipe {
         encoding: Encoding,
         class_counts: &dyn Fn() -> Result<Vec<u64>, Error>,
     ) -> Result<Recipe, Error> {
-        let loss = registry.losses.make(&job.train.loss)?;
-        let rule = registry.optimizers.make(&job.train.optimizer)?;
-        let schedule = registry.schedules.make(&job.train.schedule)?;
+        let loss = registry.losses.make(&job.train.loss).map_err(Error::choice("train.loss"))?;
+        let rule = registry
+            .optimizers
+            .make(&job.train.optimizer)
+            .map_err(Error::choice("train.optimizer"))?;
+        let schedule = registry
+            .schedules
+            .make(&job.train.schedule)
+            .map_err(Error::choice("train.schedule"))?;
         let in_time = job.data.window.is_some();
         let inputs = encoding.inputs().iter().map(|input| input_spec(input, in_time));
         let inputs: Vec<InputSpec> = inputs.collect();
@@ -99,7 +105,7 @@ impl Recipe {
         let named = choices.iter().map(|choice| {
             let is_only = choices.iter().filter(|one| one.name() == choice.name()).count() == 1;
             let name = if is_only { choice.name().to_string() } else { choice.to_string() };
-            Ok((name, registry.metrics.make(choice)?))
+            Ok((name, registry.metrics.make(choice).map_err(Error::choice("train.metrics"))?))
         });
         named.collect()
     }

@@ -1,13 +1,11 @@
 //! The loop: epochs, steps, and what happens between them.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use manyhands_data::{Batch, Order, Part};
 use manyhands_device::KERNEL_SET;
-use manyhands_program::Role;
 
 use super::event::{Callback, Control, Evaluated, Event, Planned, SetUp, StepDone};
 use super::fault::first_not_finite;
@@ -25,9 +23,8 @@ use crate::checkpoint::{
 use crate::energy::EnergyMeter;
 use crate::error::Error;
 use crate::job::Job;
-use crate::machine::{Machine, peak_memory_bytes};
 use crate::registry::Registry;
-use crate::report::{FinalMetrics, Memory, REPORT_FORMAT, Report, Seconds, Setup};
+use crate::report::{Report, Seconds};
 use crate::schedules::{Position, warm_up};
 
 /// Trains what a trainer was given.
@@ -110,32 +107,32 @@ fn judge(job: &Job, registry: &Registry) -> Result<Judge, Error> {
 }
 
 /// A run in progress.
-struct Run<'a> {
-    job: &'a Job,
-    registry: &'a Registry,
-    recipe: &'a Recipe,
-    opened: &'a Opened,
-    writer: &'a CheckpointWriter,
-    saver: Saver,
-    records: Records,
-    callbacks: Vec<Box<dyn Callback>>,
-    should_stop: &'a dyn Fn() -> bool,
-    planned: Planned,
-    judge: Judge,
+pub(super) struct Run<'a> {
+    pub(super) job: &'a Job,
+    pub(super) registry: &'a Registry,
+    pub(super) recipe: &'a Recipe,
+    pub(super) opened: &'a Opened,
+    pub(super) writer: &'a CheckpointWriter,
+    pub(super) saver: Saver,
+    pub(super) records: Records,
+    pub(super) callbacks: Vec<Box<dyn Callback>>,
+    pub(super) should_stop: &'a dyn Fn() -> bool,
+    pub(super) planned: Planned,
+    pub(super) judge: Judge,
     /// What the judge saw after each epoch, for schedules.
-    monitored: Vec<f64>,
-    job_text: String,
-    fingerprint: String,
-    encoding_json: String,
-    state: State,
-    split: Seconds,
-    energy: EnergyMeter,
-    start: Instant,
-    saved_at: Instant,
+    pub(super) monitored: Vec<f64>,
+    pub(super) job_text: String,
+    pub(super) fingerprint: String,
+    pub(super) encoding_json: String,
+    pub(super) state: State,
+    pub(super) split: Seconds,
+    pub(super) energy: EnergyMeter,
+    pub(super) start: Instant,
+    pub(super) saved_at: Instant,
     /// A callback wants training to end.
-    wants_stop: bool,
+    pub(super) wants_stop: bool,
     /// Samples done before, by the run that is resumed.
-    first_sample: u64,
+    pub(super) first_sample: u64,
 }
 
 impl<'a> Run<'a> {
@@ -352,7 +349,7 @@ impl<'a> Run<'a> {
         self.save(session, is_better && self.job.train.keep_best)
     }
 
-    fn measure(
+    pub(super) fn measure(
         &mut self,
         session: &mut Session<'a>,
         part: &Part,
@@ -372,7 +369,7 @@ impl<'a> Run<'a> {
         Ok(measures)
     }
 
-    fn checkpoint(&self, session: &Session) -> Result<Checkpoint, Error> {
+    pub(super) fn checkpoint(&self, session: &Session) -> Result<Checkpoint, Error> {
         let mut state = self.state.clone();
         state.extra = self.records.kept();
         Ok(Checkpoint {
@@ -399,7 +396,7 @@ impl<'a> Run<'a> {
         self.poll_saver()
     }
 
-    fn poll_saver(&mut self) -> Result<(), Error> {
+    pub(super) fn poll_saver(&mut self) -> Result<(), Error> {
         for saved in self.saver.done() {
             let saved = saved?;
             self.tell(&Event::Checkpointed { step: saved.step, folder: &saved.folder });
@@ -413,7 +410,7 @@ impl<'a> Run<'a> {
         Ok(self.interruption())
     }
 
-    fn interruption(&self) -> Error {
+    pub(super) fn interruption(&self) -> Error {
         let (step, folder) = (self.state.step as usize, self.writer.folder().path().to_path_buf());
         Error::Interrupted { step, folder }
     }
@@ -482,105 +479,4 @@ impl<'a> Run<'a> {
             }
         }
     }
-
-    /// After the last step: the model that counts is tested and published, and the report written.
-    fn finish(
-        mut self,
-        mut session: Session<'a>,
-        set_up: SetUp,
-        stopped: Option<String>,
-    ) -> Result<Report, Error> {
-        self.saver.flush();
-        self.poll_saver()?;
-        let mut result = self.checkpoint(&session)?;
-        if self.job.train.keep_best
-            && let Some(best) = &self.state.best
-            && best.step != self.state.step
-        {
-            result = self.writer.folder().load(best.step, Some(&self.fingerprint))?;
-            session.load(&result.tensors)?;
-        }
-        if let Some(name) = not_finite_weight(&result.tensors) {
-            return Err(Error::NotFiniteWeight { name, step: self.state.step as usize });
-        }
-        let mut test = Measures::default();
-        if let Some(part) = &self.opened.data.test {
-            test = match self.measure(&mut session, part, "test") {
-                // Everything is saved; the parameters at hand may be those of the best model, not of the last step.
-                Err(Error::Stopped) => return Err(self.interruption()),
-                test => test?,
-            };
-        }
-        let start = Instant::now();
-        self.writer.publish(&result)?;
-        self.split.checkpoints += start.elapsed().as_secs_f64();
-        self.records.finish(&self.state, &test, self.writer)?;
-        let planned_device_bytes = session.peak_bytes()? as u64;
-        let mut report = self.report(result.state.step, set_up, stopped, test);
-        report.memory = Memory { peak_bytes: peak_memory_bytes(), planned_device_bytes };
-        report.energy = self.energy.joules().into();
-        self.writer.write_file(super::REPORT, report.to_json().as_bytes())?;
-        Ok(report)
-    }
-
-    /// What came of it; the model is that of one step.
-    fn report(&self, step: u64, set_up: SetUp, stopped: Option<String>, test: Measures) -> Report {
-        let measured = self.state.history.iter().rev().find(|measured| measured.step == step);
-        let of = |part: &str| {
-            let values = measured.into_iter().flat_map(|measured| &measured.values);
-            let own = values.filter_map(|(name, value)| Some((name.strip_prefix(part)?, *value)));
-            own.map(|(name, value)| (name.to_string(), value)).collect()
-        };
-        let n_samples = self.state.samples - self.first_sample;
-        let trained = self.split.compute + self.split.input;
-        let layers = self.recipe.model.describe().layers.iter();
-        Report {
-            format: REPORT_FORMAT,
-            job: name_of(self.writer.folder().path()),
-            model: layers.map(|layer| layer.layer.clone()).collect::<Vec<_>>().join(", "),
-            ending: stopped.unwrap_or_else(|| "all epochs are done".to_string()),
-            resumed_from_step: (self.planned.first_step > 0)
-                .then_some(self.planned.first_step as u64),
-            n_parameters: self.planned.n_weights as u64,
-            epochs: self.state.epoch,
-            steps: self.state.step,
-            samples: n_samples,
-            samples_per_second: if trained > 0.0 { n_samples as f64 / trained } else { 0.0 },
-            metrics: FinalMetrics {
-                train: of("train/"),
-                validation: of("validation/"),
-                test: test.values,
-            },
-            details: test.details,
-            seconds: Seconds { total: self.start.elapsed().as_secs_f64(), ..self.split }
-                .with_other(),
-            setup: Setup {
-                workers: set_up.workers,
-                threads: set_up.threads,
-                batch: self.recipe.batch,
-                grain: self.recipe.grain,
-                grains: self.recipe.n_grains(self.recipe.batch),
-                reason: set_up.reason,
-                device: "cpu".to_string(),
-                kernel_set: KERNEL_SET.to_string(),
-            },
-            memory: Memory::default(),
-            energy: Err(String::new()).into(),
-            machine: Machine::look(),
-            model_path: self.writer.folder().path().join("model.safetensors"),
-        }
-    }
-}
-
-/// A weight that is not finite, if there is one.
-fn not_finite_weight(tensors: &[NamedTensor]) -> Option<String> {
-    let weights = tensors.iter().filter(|named| named.role != Role::Slot);
-    let mut bad = weights.filter(|named| named.tensor.to_f64().iter().any(|x| !x.is_finite()));
-    bad.next().map(|named| named.name.clone())
-}
-
-/// What a run is called: the name of its folder.
-fn name_of(folder: &Path) -> String {
-    let name = folder.file_name().map(|name| name.to_string_lossy().into_owned());
-    name.unwrap_or_else(|| "job".to_string())
 }
