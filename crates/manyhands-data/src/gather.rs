@@ -133,6 +133,23 @@ fn index(id: i32, indexes: &Indexes) -> i32 {
 }
 
 fn write_bytes(from: &[u8], out: &mut [u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has these instructions, as it was just asked.
+        return unsafe { divide_wide(from, out) };
+    }
+    divide(from, out);
+}
+
+/// The same divisions, eight at a time: this runs beside training on the same cores, so that its time counts.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn divide_wide(from: &[u8], out: &mut [u8]) {
+    divide(from, out);
+}
+
+#[inline(always)]
+fn divide(from: &[u8], out: &mut [u8]) {
     let (out, _) = out.as_chunks_mut::<4>();
     for (out, &byte) in out.iter_mut().zip(from) {
         *out = (f32::from(byte) / 255.0).to_ne_bytes();

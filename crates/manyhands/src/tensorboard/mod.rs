@@ -28,6 +28,9 @@ pub struct EventWriter {
     pending: Vec<u8>,
 }
 
+/// The most elements of a tensor that a histogram looks at.
+const MOST_ELEMENTS: usize = 1 << 16;
+
 impl EventWriter {
     /// Starts a new event file in a folder, making the folder if need be. A run that goes on after step `resumed` tells
     /// TensorBoard to forget what its killed predecessor wrote of later steps.
@@ -57,9 +60,13 @@ impl EventWriter {
         self.add(Event::scalar(seconds(), step, tag, value));
     }
 
-    /// Adds the distribution of a tensor's elements after a step. Elements that are not finite are left out.
+    /// Adds the distribution of a tensor's elements after a step. Elements that are not finite are left out; of many
+    /// elements every so manieth is taken, which shows the same.
     pub fn histogram(&mut self, step: u64, tag: &str, tensor: &Tensor) {
-        self.add(Event::histogram(seconds(), step, tag, &tensor.to_f64()));
+        let elements = tensor.to_f64();
+        let stride = elements.len().div_ceil(MOST_ELEMENTS).max(1);
+        let elements: Vec<f64> = elements.into_iter().step_by(stride).collect();
+        self.add(Event::histogram(seconds(), step, tag, &elements));
     }
 
     /// Adds the graph of a program.
