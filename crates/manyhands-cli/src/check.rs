@@ -1,30 +1,21 @@
 //! `manyhands check`.
 
 use manyhands::train::Planned;
-use serde_json::json;
 
 use crate::arguments::Check;
 use crate::exit::Failure;
 use crate::figures::{count, counted};
 use crate::library::{self, Plan};
 use crate::output::{print, print_json};
+use crate::progress::plan_as_json;
 
 pub(crate) fn run(arguments: &Check) -> Result<(), Failure> {
     let Plan { planned, model, folder } = library::plan(&arguments.job, &arguments.overrides.set)?;
     if arguments.json {
-        print_json(&json!({
-            "samples": planned.n_samples,
-            "validation_samples": planned.n_validation,
-            "test_samples": planned.n_test,
-            "weights": planned.n_weights,
-            "batch": planned.batch,
-            "grain": planned.grain,
-            "steps_per_epoch": planned.steps_per_epoch,
-            "epochs": planned.n_epochs,
-            "steps": planned.n_steps,
-            "model": model,
-            "folder": folder,
-        }))
+        let mut object = plan_as_json(&planned);
+        object["model"] = model.into();
+        object["folder"] = folder.display().to_string().into();
+        print_json(&object)
     } else {
         print(&format!("{}\nout    {}", describe(&planned, &model), folder.display()))
     }

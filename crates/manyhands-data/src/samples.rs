@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::batches::Batches;
 use crate::gather::Output;
 use crate::shuffle::{Blocks, Order};
-use crate::store::Store;
+use crate::store::{Store, mix};
 
 /// A part of the data: what is trained on, validated on, tested on or predicted from. Cloning it copies no data.
 #[derive(Clone, Debug)]
@@ -23,10 +23,7 @@ impl Part {
     /// Stands for the records behind the samples, labels included: other data has another.
     pub fn digest(&self) -> u64 {
         let Samples { store, rows, n_samples, .. } = &*self.samples;
-        let parts = [rows.start, rows.end, *n_samples];
-        parts.iter().fold(store.digest(), |hash, part| {
-            (hash ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
-        })
+        [rows.start, rows.end, *n_samples].into_iter().fold(store.digest(), mix)
     }
 
     /// Whether the samples have labels.

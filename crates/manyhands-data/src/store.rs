@@ -158,10 +158,13 @@ pub(crate) struct StoreWriter {
     reserve: u64,
 }
 
+/// Mixes one more word into a digest.
+pub(crate) fn mix(hash: u64, word: u64) -> u64 {
+    (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+}
+
 /// Goes on with a digest. Not against malice: against data that changed between two runs.
 fn digest(before: u64, bytes: &[u8]) -> u64 {
-    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(FACTOR).rotate_left(29);
     let (words, rest) = bytes.as_chunks::<8>();
     let hash = words.iter().fold(before, |hash, word| mix(hash, u64::from_le_bytes(*word)));
     let hash = rest.iter().fold(hash, |hash, &byte| mix(hash, u64::from(byte)));

@@ -72,8 +72,15 @@ impl<W: Write + Send> View for JsonLines<W> {
 }
 
 fn planned_event(planned: &Planned) -> Value {
+    let mut event = plan(planned);
+    event["event"] = "planned".into();
+    event["first_step"] = planned.first_step.into();
+    event
+}
+
+/// A plan as JSON, for the event and for `check`.
+pub(crate) fn plan(planned: &Planned) -> Value {
     json!({
-        "event": "planned",
         "samples": planned.n_samples,
         "validation_samples": planned.n_validation,
         "test_samples": planned.n_test,
@@ -83,7 +90,6 @@ fn planned_event(planned: &Planned) -> Value {
         "steps_per_epoch": planned.steps_per_epoch,
         "epochs": planned.n_epochs,
         "steps": planned.n_steps,
-        "first_step": planned.first_step,
     })
 }
 

@@ -8,6 +8,8 @@ mod course;
 mod json;
 mod lines;
 
+pub(crate) use json::plan as plan_as_json;
+
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

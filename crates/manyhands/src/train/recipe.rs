@@ -131,6 +131,21 @@ impl Recipe {
         Ok(self.model.probe_program(grain, self.loss.as_ref(), self.class_weights.as_deref())?)
     }
 
+    /// The programs of a step of so many samples, made for grains of a size: that of its grains, and that of a shorter last
+    /// one.
+    pub(crate) fn grain_programs(
+        &self,
+        n_samples: usize,
+        program: impl Fn(usize) -> Result<Program, Error>,
+    ) -> Result<(Program, Option<Program>), Error> {
+        let (n_full, rest) = (n_samples / self.grain, n_samples % self.grain);
+        match (n_full, rest) {
+            (0, rest) => Ok((program(rest)?, None)),
+            (_, 0) => Ok((program(self.grain)?, None)),
+            _ => Ok((program(self.grain)?, Some(program(rest)?))),
+        }
+    }
+
     /// How many grains a step of so many samples has.
     pub(crate) fn n_grains(&self, n_samples: usize) -> usize {
         n_samples.div_ceil(self.grain)

@@ -65,13 +65,9 @@ impl<'a> Session<'a> {
         if let Some(&plan) = self.plans.get(&(purpose, n_samples)) {
             return Ok(plan);
         }
-        let grain = self.recipe.grain;
-        let (n_full, rest) = (n_samples / grain, n_samples % grain);
-        let program = self.recipe.program(purpose, if n_full > 0 { grain } else { rest })?;
-        let last = match rest > 0 && n_full > 0 {
-            true => Some(self.recipe.program(purpose, rest)?),
-            false => None,
-        };
+        let recipe = self.recipe;
+        let (program, last) =
+            recipe.grain_programs(n_samples, |grain| recipe.program(purpose, grain))?;
         if self.plans.is_empty() {
             refuse_too_large(&program)?;
         }
@@ -198,14 +194,10 @@ impl<'a> Session<'a> {
         batch: &Batch,
         (seed, step): (u64, u64),
     ) -> Result<Vec<(String, Tensor)>, Error> {
-        let (grain, n_samples) = (self.recipe.grain, batch.n_samples());
-        let (n_full, rest) = (n_samples / grain, n_samples % grain);
-        let program = self.recipe.probe_program(if n_full > 0 { grain } else { rest })?;
-        let last = match rest > 0 && n_full > 0 {
-            true => Some(self.recipe.probe_program(rest)?),
-            false => None,
-        };
-        let n_grains = self.recipe.n_grains(n_samples);
+        let (recipe, n_samples) = (self.recipe, batch.n_samples());
+        let (program, last) =
+            recipe.grain_programs(n_samples, |grain| recipe.probe_program(grain))?;
+        let n_grains = recipe.n_grains(n_samples);
         let plan = self.executor.add_plan(&program, n_grains, last.as_ref())?;
         self.feed(plan, batch, Purpose::Train)?;
         self.executor.set_random_context(plan, seed, step)?;
