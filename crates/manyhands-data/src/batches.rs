@@ -17,7 +17,7 @@ use crate::shuffle::Order;
 use crate::visit::Visit;
 
 /// A group is sent when it has so many bytes or so many batches.
-const GROUP_BYTES: usize = 256 << 10;
+const GROUP_BYTES: usize = 2 << 20;
 const GROUP_BATCHES: usize = 64;
 /// How many groups wait to be taken.
 const QUEUE: usize = 2;

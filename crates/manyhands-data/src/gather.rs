@@ -14,6 +14,8 @@ pub(crate) type Indexes = Option<Arc<[i32]>>;
 /// Makes part of one row of an input. `from` and `to` are places, in bytes, in the record and in the row.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
+    /// Bytes as they are.
+    Copy { from: usize, n: usize, to: usize },
     /// Bytes divided by 255.
     Bytes { from: usize, n: usize, to: usize },
     /// Numbers, each with its own scale.
@@ -99,6 +101,9 @@ impl Output {
 impl Step {
     fn write(&self, row: &[u8], out: &mut [u8]) {
         match self {
+            Self::Copy { from, n, to } => {
+                out[*to..to + n].copy_from_slice(&row[*from..from + n]);
+            }
             Self::Bytes { from, n, to } => write_bytes(&row[*from..from + n], &mut out[*to..]),
             Self::Numbers { from, scalar, scales, to } => {
                 let row = &row[*from..from + scales.len() * scalar.bytes()];

@@ -35,6 +35,18 @@ pub enum Element {
     F32,
     /// 32-bit integers: indexes.
     I32,
+    /// Bytes, which the model divides by 255: pixels travel in a quarter of the space.
+    U8,
+}
+
+impl Element {
+    /// Bytes of one.
+    pub fn size(self) -> usize {
+        match self {
+            Element::F32 | Element::I32 => 4,
+            Element::U8 => 1,
+        }
+    }
 }
 
 /// Something that the model, or the loss, reads.
@@ -137,7 +149,7 @@ impl Encoding {
         Ok(Self { version: Version(VERSION), target, sampling, columns, label, inputs, output })
     }
 
-    /// What the model reads: `features` (f32), `tokens` (i32) of plain text, and one i32 input for each indexed category or
+    /// What the model reads: `features` (f32, or u8 where all of them are bytes), `tokens` (i32) of plain text, and one i32 input for each indexed category or
     /// text column, named as the column.
     pub fn inputs(&self) -> &[Input] {
         &self.inputs

@@ -68,12 +68,11 @@ pub(super) fn inputs(
     let n_features: usize = columns.iter().filter_map(|column| column.content.n_features()).sum();
     if n_features > 0 {
         let shape = features_shape(n_features, sampling, shape)?;
-        inputs.push(Input {
-            name: "features".into(),
-            element: Element::F32,
-            shape,
-            n_categories: None,
-        });
+        let is_feature = |column: &&ColumnEncoding| column.content.n_features().is_some();
+        let mut features = columns.iter().filter(is_feature);
+        let all_bytes = features.all(|one| matches!(one.content, ContentEncoding::Bytes(_)));
+        let element = if all_bytes { Element::U8 } else { Element::F32 };
+        inputs.push(Input { name: "features".into(), element, shape, n_categories: None });
     }
     for column in columns {
         let (n_categories, length) = match &column.content {
@@ -157,13 +156,19 @@ impl Encoding {
         let output = |steps| Output { first_row: 0, n_rows, row_bytes: 0, steps };
         let mut features = output(Vec::new());
         let mut others = Vec::new();
+        let element = self.inputs.first().map_or(Element::F32, |input| input.element);
         for (at, (column, field)) in self.columns.iter().zip(&layout.columns).enumerate() {
             let indexes = indexes.columns.get(at).cloned().flatten();
-            let step = step(&column.content, field, indexes, features.row_bytes);
+            let step = match (&column.content, element) {
+                (ContentEncoding::Bytes(n), Element::U8) => {
+                    Step::Copy { from: field.offset, n: *n, to: features.row_bytes }
+                }
+                (content, _) => step(content, field, indexes, features.row_bytes),
+            };
             match column.content.n_features() {
                 Some(n) => {
                     features.push(step);
-                    features.row_bytes += n * 4;
+                    features.row_bytes += n * element.size();
                 }
                 None => others.push(Output { row_bytes: field.n * 4, ..output(vec![step]) }),
             }

@@ -118,7 +118,7 @@ fn idx(shape: &[u32], bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn images_of_bytes_are_divided_by_255_and_keep_their_shape() {
+fn images_of_bytes_stay_bytes_and_keep_their_shape() {
     let pixels: Vec<u8> = (0..24).map(|i| i * 10).collect();
     let folder = Folder::new()
         .with("images.idx", idx(&[4, 2, 3], &pixels))
@@ -128,8 +128,8 @@ fn images_of_bytes_are_divided_by_255_and_keep_their_shape() {
     let mut job = spec(json!({"train": train, "label": "label"}));
     let data = folder.open(&job, Target::Classes);
     assert_eq!(data.encoding.inputs()[0].shape, [2, 3]);
-    let wanted: Vec<f32> = pixels.iter().map(|&x| f32::from(x) / 255.0).collect();
-    assert_eq!(floats(&input(&data.train, 0)), wanted);
+    assert_eq!(data.encoding.inputs()[0].element, Element::U8);
+    assert_eq!(input(&data.train, 0), pixels);
     assert_eq!(data.encoding.classes().unwrap(), ["0", "3", "7"]);
     assert_eq!(integers(&target(&data.train)), [2, 1, 2, 0]);
     // A file of images alone, whose column has no name, is read as the images.
@@ -137,7 +137,7 @@ fn images_of_bytes_are_divided_by_255_and_keep_their_shape() {
     let read = |labels| data.encoding.read(&job, &source, folder.path(), folder.path(), labels);
     let part = read(Labels::IfPresent).unwrap();
     assert!(!part.has_labels());
-    assert_eq!(floats(&input(&part, 0)), wanted[6..12]);
+    assert_eq!(input(&part, 0), pixels[6..12]);
     assert!(read(Labels::Required).is_err());
     job.shape = Some(vec![3, 2, 1]);
     assert_eq!(folder.open(&job, Target::Classes).encoding.inputs()[0].shape, [3, 2, 1]);

@@ -41,7 +41,7 @@ const CHECKED_GRAIN: usize = 2;
 pub struct InputSpec {
     /// Its name: `features`, `tokens`, or that of a column.
     pub name: String,
-    /// `F32` for numbers, `I32` for indices.
+    /// `F32` for numbers, `I32` for indices, `U8` for pixels: layers get those as numbers from 0 to 1.
     pub dtype: DType,
     /// The shape of one sample.
     pub shape: Vec<usize>,
@@ -128,7 +128,11 @@ impl Model {
         };
         for (idx, input) in self.inputs.iter().enumerate().filter(|(idx, _)| taken(*idx)) {
             let shape: Vec<usize> = [grain].iter().chain(&input.shape).copied().collect();
-            data[idx] = Some(builder.input(&input.name, input.dtype, shape)?);
+            let value = builder.input(&input.name, input.dtype, shape)?;
+            data[idx] = Some(match input.dtype {
+                DType::U8 => (value.cast(DType::F32)? / 255.0)?,
+                _ => value,
+            });
         }
         let mut values: Vec<Option<Value>> = vec![None; self.nodes.len()];
         for (idx, node) in self.nodes.iter().enumerate().filter(|(idx, _)| chosen[*idx]) {

@@ -166,7 +166,7 @@ fn input_spec(input: &Input, in_time: bool) -> InputSpec {
         dtype: dtype(input.element),
         shape: input.shape.clone(),
         n_categories: input.n_categories,
-        is_image: input.element == Element::F32 && input.shape.len() > 1 && !in_time,
+        is_image: input.element != Element::I32 && input.shape.len() > 1 && !in_time,
     }
 }
 
@@ -174,6 +174,7 @@ fn dtype(element: Element) -> DType {
     match element {
         Element::F32 => DType::F32,
         Element::I32 => DType::I32,
+        Element::U8 => DType::U8,
     }
 }
 

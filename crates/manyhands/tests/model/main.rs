@@ -311,3 +311,27 @@ fn a_probe_shows_in_which_layer_a_nan_first_appears() {
     assert!(is_nan(step.step_output(plan, "loss").unwrap()));
     assert!(program.updates().is_empty());
 }
+
+#[test]
+fn pixels_give_what_the_same_numbers_from_0_to_1_give() {
+    let pixels: Vec<u8> = (0..24).map(|idx| idx * 11).collect();
+    let numbers: Vec<u8> =
+        pixels.iter().flat_map(|&byte| (f32::from(byte) / 255.0).to_le_bytes()).collect();
+    let answers = |dtype, bytes: &[u8]| {
+        let inputs = [input("image", dtype, &[3, 4])];
+        let model = model("layers = [\"dense 2\"]", &inputs, classes(2)).unwrap();
+        let program = model.prediction_program(2, loss("cross_entropy").as_ref()).unwrap();
+        let mut step = StepExecutor::new(Box::new(CpuDevice::new(1).unwrap()), 1);
+        let plan = step.add_plan(&program, 1, None).unwrap();
+        for (name, ty) in parameters(&program, true) {
+            let init = manyhands::program::Init::Uniform(0.5);
+            let value = initial_value(step.device_mut(), 1, &name, &ty, init).unwrap();
+            step.set_parameter(&name, &value).unwrap();
+        }
+        step.write_grain_input(plan, 0, "image", bytes).unwrap();
+        step.run(plan).unwrap();
+        step.grain_output(plan, 0, "prediction").unwrap()
+    };
+    let (from_pixels, from_numbers) = (answers(DType::U8, &pixels), answers(DType::F32, &numbers));
+    assert_eq!(from_pixels.bytes(), from_numbers.bytes());
+}

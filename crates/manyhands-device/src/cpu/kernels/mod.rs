@@ -5,6 +5,7 @@
 
 pub(super) mod argmax;
 pub(super) mod attention;
+pub(super) mod bytes;
 pub(super) mod conv;
 pub(super) mod cross_entropy;
 pub(super) mod fault;

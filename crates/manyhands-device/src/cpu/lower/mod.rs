@@ -125,6 +125,9 @@ fn lower_kernel(out: &mut Lowered<'_>, op: &Op) {
         | Op::Gather { .. } => moves::layout(out),
         Op::Fused(expression) => moves::fused(out, expression),
         Op::Unary(_) | Op::Binary(_) if out.is_f32() => moves::elementwise(out),
+        Op::Cast { dtype: DType::F32 } if out.operand_type(0).dtype == DType::U8 => {
+            moves::widen(out);
+        }
         Op::Random { .. } | Op::Dropout { .. } => moves::random(out),
         Op::CrossEntropy | Op::CrossEntropyGrad if out.result_type(0).dtype == DType::F32 => {
             rows::cross_entropy(out);

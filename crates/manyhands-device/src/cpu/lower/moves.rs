@@ -6,7 +6,7 @@ use super::Lowered;
 use crate::cpu::instruction::{Action, Context};
 use crate::cpu::kernels::fused::{self, Tape};
 use crate::cpu::kernels::layout::{LayoutPlan, ScatterAddPlan};
-use crate::cpu::kernels::{plain as plain_kernels, random as random_kernels};
+use crate::cpu::kernels::{bytes, plain as plain_kernels, random as random_kernels};
 use crate::cpu::memory::{Copy, Place};
 
 /// The most operands or results of a fused or plain kernel; more are possible but never made.
@@ -82,6 +82,21 @@ fn emit_tape(out: &mut Lowered<'_>, tape: Tape, operands: Vec<Place>, results: V
             let (from, to) = (&from[..operands.len()], &to[..results.len()]);
             // SAFETY: the plan gives every place the bytes of its type; a result takes over at most one full operand.
             unsafe { fused::run(context.isa, &tape, from, to, context.scratch.cast(), part) };
+            Ok(())
+        }),
+    );
+}
+
+/// Bytes as f32.
+pub(super) fn widen(out: &mut Lowered<'_>) {
+    let n = out.result_type(0).shape.n_elements();
+    let (from, to) = (out.operand(0), out.result(0));
+    out.emit(
+        0,
+        Box::new(move |context, part| {
+            let (from, to) = (context.at::<u8>(from).cast_const(), context.at(to));
+            // SAFETY: the operand has `n` bytes and the result `n` floats; no result overlaps an operand of another type.
+            unsafe { bytes::widen(context.isa, from, to, n, part) };
             Ok(())
         }),
     );
