@@ -10,8 +10,9 @@ use std::path::Path;
 const ALLOWED: &[(&str, &[&str])] = &[
     ("manyhands-program", &[]),
     ("manyhands-data", &[]),
+    ("manyhands-net", &[]),
     ("manyhands-device", &["manyhands-program"]),
-    ("manyhands", &["manyhands-data", "manyhands-device", "manyhands-program"]),
+    ("manyhands", &["manyhands-data", "manyhands-device", "manyhands-net", "manyhands-program"]),
     ("manyhands-cli", &["manyhands"]),
 ];
 

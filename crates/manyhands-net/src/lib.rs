@@ -1,0 +1,8 @@
+//! How workers reach each other: links between ranks, collectives on groups of them, and who takes part.
+//!
+//! This crate moves bytes and makes decisions; it knows nothing of models. `ARCHITECTURE.md` (Many machines) has the picture.
+
+pub mod collective;
+pub mod membership;
+pub mod secure;
+pub mod transport;

@@ -1,0 +1,1 @@
+//! Who takes part, and who does what when that changes.

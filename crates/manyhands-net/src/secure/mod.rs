@@ -1,0 +1,1 @@
+//! Proof of the cluster's secret, and encryption.

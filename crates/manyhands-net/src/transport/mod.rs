@@ -1,0 +1,47 @@
+//! Links: two-way streams of bytes between two ranks.
+
+use std::os::fd::BorrowedFd;
+
+/// A two-way stream of bytes between two ranks that never blocks. Bytes arrive whole and in order, or the link fails.
+pub trait Link: Send {
+    /// Takes as many of the bytes as there is room for: 0 where there is none now.
+    fn try_send(&mut self, bytes: &[u8]) -> Result<usize, LinkError>;
+
+    /// Fills the front of `bytes` with what has arrived: 0 where nothing has.
+    fn try_receive(&mut self, bytes: &mut [u8]) -> Result<usize, LinkError>;
+
+    /// Sends on what was taken and is still here, as with encryption. Whether nothing is left.
+    fn try_flush(&mut self) -> Result<bool, LinkError> {
+        Ok(true)
+    }
+
+    /// Says that this side is about to sleep until there is something to receive, and, where asked for, room to send.
+    /// Whether it may: false where that is so already. Always followed by [`Link::awake`].
+    fn sleepy(&mut self, wants_room: bool) -> Result<bool, LinkError>;
+
+    /// Says that this side does not sleep any more.
+    fn awake(&mut self);
+
+    /// What becomes readable when the other side rings.
+    fn bell(&self) -> BorrowedFd<'_>;
+
+    /// Whether room to send shows as the bell being writable, as with sockets, or as a ring.
+    fn room_is_writable(&self) -> bool;
+
+    /// What kind of link it is, for people: `in-process`, `shared memory`, `tcp`, `tcp, encrypted`.
+    fn kind(&self) -> &'static str;
+}
+
+/// Why a link is of no use any more.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// The other side closed it, or its process ended.
+    #[error("the other side closed the connection")]
+    Closed,
+    /// The system reported an error.
+    #[error("the connection failed: {0}")]
+    Io(#[from] std::io::Error),
+    /// Bytes that do not decrypt: changed on the way, or from another key.
+    #[error("what arrived does not decrypt")]
+    Forged,
+}
