@@ -3,6 +3,10 @@
 //! This crate moves bytes and makes decisions; it knows nothing of models. `ARCHITECTURE.md` (Many machines) has the picture.
 
 pub mod collective;
+pub mod control;
+pub mod host;
 pub mod membership;
 pub mod secure;
+pub mod station;
 pub mod transport;
+pub mod wire;

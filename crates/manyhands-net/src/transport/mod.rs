@@ -1,5 +1,20 @@
 //! Links: two-way streams of bytes between two ranks.
 
+pub mod wait;
+
+pub mod in_process;
+pub mod shared_memory;
+pub mod tcp;
+
+mod bell;
+mod region;
+mod ring;
+mod ring_link;
+
+pub use region::{LARGEST_CAPACITY, SMALLEST_CAPACITY};
+pub use ring_link::RingLink;
+pub use tcp::TcpLink;
+
 use std::os::fd::BorrowedFd;
 
 /// A two-way stream of bytes between two ranks that never blocks. Bytes arrive whole and in order, or the link fails.
@@ -41,6 +56,9 @@ pub enum LinkError {
     /// The system reported an error.
     #[error("the connection failed: {0}")]
     Io(#[from] std::io::Error),
+    /// Positions in shared memory that no working program writes.
+    #[error("the other side wrote positions that cannot be into the shared memory")]
+    Garbage,
     /// Bytes that do not decrypt: changed on the way, or from another key.
     #[error("what arrived does not decrypt")]
     Forged,

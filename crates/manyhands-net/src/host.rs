@@ -1,0 +1,26 @@
+//! Which machine this is: ranks of one machine share memory, and need no encryption between them.
+
+use std::sync::OnceLock;
+
+/// What tells machines apart: the identity of the system's boot and of its network, since processes in different network namespaces are on different hosts
+/// as far as connections go.
+pub fn host_id() -> &'static str {
+    static HOST: OnceLock<String> = OnceLock::new();
+    HOST.get_or_init(|| {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+        format!("{}/{}", boot.trim(), network.display())
+    })
+}
+
+/// The name of this machine, for people.
+pub fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// A number drawn by chance.
+pub fn random_number() -> std::io::Result<u64> {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(u64::from_le_bytes(bytes))
+}

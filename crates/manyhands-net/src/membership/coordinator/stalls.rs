@@ -1,0 +1,163 @@
+//! Members that wait for others although nobody is silent: a straggler, a broken connection between two members, or one that
+//! passes nothing in one direction.
+//!
+//! The rule cannot drop everybody: a stall drops one member at most, never the last one, and begins anew with the next view.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::super::identity::MemberId;
+use super::super::message::{Doing, Peer, Stalled};
+use super::{Coordinator, Phase, Running};
+
+/// A stall that is not reported again by then is over.
+const FORGET: Duration = Duration::from_millis(1500);
+
+/// What a member said of its waiting.
+#[derive(Debug)]
+pub(super) struct Report {
+    stalled: Stalled,
+    first: Duration,
+    latest: Duration,
+}
+
+/// One waits for another.
+#[derive(Clone, Copy, Debug)]
+struct Edge {
+    waits: MemberId,
+    on: Peer,
+    steps: Option<u64>,
+    is_broken: bool,
+}
+
+impl Coordinator {
+    pub(super) fn stalled(&mut self, id: MemberId, stalled: Stalled) {
+        let now = self.now;
+        let Phase::Running(running) = &mut self.phase else { return };
+        if running.go.view != stalled.view || running.go.rank(id).is_none() {
+            return;
+        }
+        let before = running.reports.get(&id);
+        let before = before.filter(|report| report.stalled.steps == stalled.steps);
+        let first = before.map_or(now, |report| report.first);
+        running.reports.insert(id, Report { stalled, first, latest: now });
+    }
+
+    pub(super) fn settle_stalls(&mut self) {
+        let now = self.now;
+        let Phase::Running(running) = &mut self.phase else { return };
+        let members = &self.members;
+        running.reports.retain(|id, report| {
+            let steps = members.get(id).and_then(|member| member.heartbeat.steps);
+            now <= report.latest + FORGET && steps <= report.stalled.steps
+        });
+        let Some(first) = running.reports.values().map(|report| report.first).min() else { return };
+        let edges = edges(running);
+        // By then the silent ones have been dropped, and the others' heartbeats are newer than the stall.
+        let on_members = edges.iter().filter_map(|edge| match edge.on {
+            Peer::Member(id) => members.get(&id),
+            Peer::Driver => None,
+        });
+        let patience = on_members.map(|m| m.arrivals.patience()).max().unwrap_or_default();
+        let patience = patience.max(super::super::arrivals::FLOOR);
+        if now < first + patience || self.wanted.is_some() {
+            return;
+        }
+        self.decide_stall(&edges, first);
+    }
+
+    fn decide_stall(&mut self, edges: &[Edge], first: Duration) {
+        let stragglers: BTreeSet<MemberId> =
+            edges.iter().filter_map(|edge| self.straggler(edge)).collect();
+        if let Some(straggler) = stragglers.first() {
+            let cost = Duration::from_secs_f64(self.view_cost.unwrap_or(0.0));
+            if self.now >= first + cost {
+                let name = self.name(*straggler);
+                self.want(format!("{name} is far slower than usual, others do its grains"));
+                self.excused = stragglers;
+            }
+            return;
+        }
+        let edges: Vec<Edge> = edges.iter().copied().filter(|edge| self.is_fault(edge)).collect();
+        let Some(edge) = edges.iter().find(|edge| edge.is_broken).or(edges.first()) else { return };
+        let between = match edge.on {
+            Peer::Member(id) => format!("{} and {}", self.name(edge.waits), self.name(id)),
+            Peer::Driver => format!("{} and the driver", self.name(edge.waits)),
+        };
+        if edge.is_broken && self.retried != Some(edge.steps) {
+            self.retried = Some(edge.steps);
+            return self.want(format!("the connection between {between} failed"));
+        }
+        if self.in_view().len() < 2 {
+            return self.want(format!("nothing passes between {between}"));
+        }
+        let Some(culprit) = self.culprit(&edges) else { return };
+        let n_waiting = edges.iter().filter(|edge| edge.on == Peer::Member(culprit)).count();
+        let reason = format!(
+            "nothing passes between {between}: {} is dropped, for which {n_waiting} wait",
+            self.name(culprit)
+        );
+        self.drop_member(culprit, reason, true);
+    }
+
+    /// The member waited for, if all it lacks is time: it computes, and waits for nobody itself.
+    fn straggler(&self, edge: &Edge) -> Option<MemberId> {
+        let (Phase::Running(running), Peer::Member(id)) = (&self.phase, edge.on) else {
+            return None;
+        };
+        let heartbeat = &self.members.get(&id)?.heartbeat;
+        let is_slow = heartbeat.view == Some(running.go.view)
+            && heartbeat.steps == edge.steps
+            && heartbeat.doing == Doing::Computing
+            && !running.reports.contains_key(&id)
+            && id != edge.waits;
+        is_slow.then_some(id)
+    }
+
+    /// Whether nothing but a fault explains that one waits for the other.
+    fn is_fault(&self, edge: &Edge) -> bool {
+        let Phase::Running(running) = &self.phase else { return false };
+        match edge.on {
+            Peer::Driver => {
+                let Some(job) = &self.job else { return false };
+                let is_copy = edge.steps.is_none();
+                let has_sent = is_copy || Some(job.inputs_sent) > edge.steps;
+                job.connection.is_some()
+                    && job.view == Some(running.go.view)
+                    && (edge.is_broken || has_sent)
+            }
+            Peer::Member(id) => self.members.get(&id).is_some_and(|member| {
+                member.heartbeat.view == Some(running.go.view)
+                    && (edge.is_broken || member.heartbeat.doing != Doing::Copying)
+            }),
+        }
+    }
+
+    /// Whom to drop: of those on either end, first one without the state (so that the state is never dropped for one who
+    /// lacks it), then the one that most wait for, then the youngest.
+    fn culprit(&self, edges: &[Edge]) -> Option<MemberId> {
+        let mut n_waiting: BTreeMap<MemberId, usize> = BTreeMap::new();
+        for edge in edges {
+            *n_waiting.entry(edge.waits).or_default() += usize::from(edge.on == Peer::Driver);
+            if let Peer::Member(id) = edge.on {
+                *n_waiting.entry(id).or_default() += 1;
+            }
+        }
+        let Phase::Running(running) = &self.phase else { return None };
+        let is_behind = |id: &MemberId| {
+            self.members.get(id).is_none_or(|m| m.heartbeat.steps < Some(running.go.steps))
+        };
+        n_waiting.into_iter().max_by_key(|(id, n)| (is_behind(id), *n, *id)).map(|(id, _)| id)
+    }
+}
+
+fn edges(running: &Running) -> Vec<Edge> {
+    let reports = running.reports.iter();
+    let of = |(waits, report): (&MemberId, &Report)| {
+        let (waits, stalled) = (*waits, &report.stalled);
+        let edge =
+            |on: &Peer| Edge { waits, on: *on, steps: stalled.steps, is_broken: stalled.is_broken };
+        stalled.waiting_for.iter().map(edge).collect::<Vec<Edge>>()
+    };
+    reports.flat_map(of).collect()
+}

@@ -1,0 +1,290 @@
+//! Making views: whom to take, asking all to stop, and deciding how it goes on.
+
+use std::time::Duration;
+
+use super::super::assign::{Share, assign};
+use super::super::identity::{MemberId, ViewId};
+use super::super::log::Entry;
+use super::super::message::{Go, Order, Peer, Ready, Seat};
+use super::{Action, Coordinator, Phase, Preparing, Running};
+
+/// Joins so close together are taken in one view.
+const JOIN_WINDOW: Duration = Duration::from_millis(200);
+/// A view for a join alone is made when the last one's cost is at most one part in so many of the time since.
+const JOIN_COST_SHARE: f64 = 10.0;
+/// A joining worker waits no longer than this, whatever views cost.
+const MAX_JOIN_WAIT: Duration = Duration::from_secs(30);
+/// A joining worker waits so long for the first step of the view before.
+const FIRST_STEP_WAIT: Duration = Duration::from_secs(5);
+/// Nobody is dropped sooner for not following an order.
+const ORDER_FLOOR: Duration = Duration::from_secs(1);
+
+impl Coordinator {
+    /// Whom a view may take now, the present members first, then in the order of joining.
+    fn candidates(&self) -> Vec<MemberId> {
+        let Some(job) = &self.job else { return Vec::new() };
+        let in_view = self.in_view();
+        let fits = |id: &MemberId| {
+            let member = &self.members[id];
+            member.connection.is_some()
+                && member.join.kernel_set == job.submit.kernel_set
+                && if in_view.contains(id) { !self.is_drained(*id) } else { member.drain.is_none() }
+        };
+        let is_paused = |id: &MemberId| {
+            let pause = self.pauses.get(&self.members[id].join.name);
+            !in_view.contains(id) && pause.is_some_and(|pause| self.now < pause.until)
+        };
+        let mut all: Vec<MemberId> = self.members.keys().copied().filter(fits).collect();
+        if !all.iter().all(is_paused) {
+            all.retain(|id| !is_paused(id));
+        }
+        all.sort_by_key(|id| (!in_view.contains(id), *id));
+        all.truncate(job.submit.grains.most() as usize);
+        all.sort();
+        all
+    }
+
+    fn newcomers(&self) -> Vec<MemberId> {
+        let in_view = self.in_view();
+        self.candidates().into_iter().filter(|id| !in_view.contains(id)).collect()
+    }
+
+    /// Without a view, one is made as soon as workers that come together are here.
+    pub(super) fn settle_idle(&mut self) {
+        let candidates = self.candidates();
+        let first = candidates.iter().map(|id| self.members[id].joined_at).min();
+        if first.is_some_and(|first| self.now >= first + JOIN_WINDOW) {
+            self.want(format!("{} workers are here", candidates.len()));
+        }
+    }
+
+    pub(super) fn settle_running(&mut self) {
+        if self.returning_until.is_some() {
+            return;
+        }
+        self.drop_those_not_going();
+        self.renew_for_driver();
+        self.settle_stalls();
+        let drained: Vec<MemberId> =
+            self.in_view().into_iter().filter(|id| self.is_drained(*id)).collect();
+        if let Some(id) = drained.first() {
+            self.want(format!("{} is drained", self.name(*id)));
+        }
+        self.take_newcomers();
+    }
+
+    fn take_newcomers(&mut self) {
+        let Phase::Running(running) = &self.phase else { return };
+        let newcomers = self.newcomers();
+        let Some(first) = newcomers.iter().map(|id| self.members[id].joined_at).min() else {
+            return;
+        };
+        let cost = self.view_cost.unwrap_or(0.0) * JOIN_COST_SHARE;
+        let wait = Duration::from_secs_f64(cost).min(MAX_JOIN_WAIT);
+        // While the last view's cost is not known yet, its first step is waited for, but not for long.
+        let is_early = running.cost_since.is_some() && self.now < running.went_at + FIRST_STEP_WAIT;
+        let is_due =
+            self.now >= first + JOIN_WINDOW && self.now >= running.went_at + wait && !is_early;
+        if is_due || running.go.is_holding() {
+            let names: Vec<String> = newcomers.iter().map(|id| self.name(*id)).collect();
+            self.want(format!("{} joined", names.join(", ")));
+        }
+    }
+
+    /// Begins a view, unless the driver or members of a former life are still to come back.
+    pub(super) fn begin_view(&mut self) {
+        if self.returning_until.is_some()
+            || self.job.as_ref().is_none_or(|j| j.connection.is_none())
+        {
+            return;
+        }
+        let Some(reason) = self.wanted.take() else { return };
+        let leaving: Vec<MemberId> =
+            self.in_view().into_iter().filter(|id| self.is_drained(*id)).collect();
+        let members = self.candidates();
+        self.phase = Phase::Idle;
+        leaving.into_iter().for_each(|id| self.let_go(id));
+        if members.is_empty() {
+            return self.say(format!("no workers are left, the job waits for some: {reason}"));
+        }
+        let view = ViewId { incarnation: self.incarnation, number: self.next_view };
+        self.next_view += 1;
+        self.actions.push(Action::Log(Entry::Prepared { view }));
+        self.say(format!("view {view} is prepared with {} workers: {reason}", members.len()));
+        self.warn_of_spares(members.len());
+        let to = members.iter().filter_map(|id| self.members[id].connection);
+        let to: Vec<_> = to.chain(self.job.as_ref().and_then(|job| job.connection)).collect();
+        self.phase = Phase::Preparing(Preparing {
+            view,
+            since: self.now,
+            reason,
+            members,
+            ready: Default::default(),
+            driver_ready: None,
+        });
+        let Some(order) = self.prepare_order() else { return };
+        to.into_iter().for_each(|to| self.send(to, order.clone()));
+    }
+
+    fn warn_of_spares(&mut self, n_members: usize) {
+        let n_spare = self.members.len() - n_members.min(self.members.len());
+        let most = self.job.as_ref().map_or(0, |job| job.submit.grains.most() as usize);
+        if n_spare > 0 && n_members == most {
+            self.say(format!(
+                "{n_spare} workers stay idle: a step has {most} grains, and a worker needs one; use smaller grains to use them"
+            ));
+        }
+    }
+
+    pub(super) fn prepare_order(&self) -> Option<Order> {
+        let (Phase::Preparing(preparing), Some(job)) = (&self.phase, &self.job) else {
+            return None;
+        };
+        let (view, reason) = (preparing.view, preparing.reason.clone());
+        Some(Order::Prepare { view, job: job.id, reason })
+    }
+
+    pub(super) fn member_ready(&mut self, id: MemberId, ready: Ready) {
+        if let Phase::Preparing(preparing) = &mut self.phase
+            && preparing.view == ready.view
+            && preparing.members.contains(&id)
+        {
+            preparing.ready.insert(id, ready);
+        }
+    }
+
+    pub(super) fn settle_preparing(&mut self) {
+        let Phase::Preparing(preparing) = &self.phase else { return };
+        let (since, view) = (preparing.since, preparing.view);
+        let missing = preparing.members.iter().filter(|id| !preparing.ready.contains_key(id));
+        let missing: Vec<MemberId> = missing.copied().collect();
+        for id in &missing {
+            if self.now > since + self.order_patience(*id) {
+                let reason = format!("{} did not stop for view {view}", self.name(*id));
+                self.drop_member(*id, reason, true);
+            }
+        }
+        if missing.is_empty() && self.wanted.is_none() {
+            self.go();
+        }
+    }
+
+    fn order_patience(&self, id: MemberId) -> Duration {
+        let patience = self.members.get(&id).map(|member| 2 * member.arrivals.patience());
+        patience.unwrap_or_default().max(ORDER_FLOOR)
+    }
+
+    fn drop_those_not_going(&mut self) {
+        let Phase::Running(running) = &self.phase else { return };
+        let (view, went_at) = (running.go.view, running.went_at);
+        for id in self.in_view() {
+            let Some(member) = self.members.get(&id) else { continue };
+            if member.heartbeat.view != Some(view) && self.now > went_at + self.order_patience(id) {
+                let reason = format!("{} did not take up view {view}", self.name(id));
+                self.drop_member(id, reason, true);
+            }
+        }
+    }
+
+    /// A driver that followed another coordinator meanwhile may know a newer view than the one that runs here, and takes up none
+    /// but a newer one still.
+    fn renew_for_driver(&mut self) {
+        let (Phase::Running(running), Some(job)) = (&self.phase, &self.job) else { return };
+        let since = running.went_at.max(job.away_since);
+        let is_late = self.now > since + 2 * ORDER_FLOOR;
+        if job.connection.is_some() && job.view != Some(running.go.view) && is_late {
+            self.want(format!("the driver did not take up view {}", running.go.view));
+        }
+    }
+
+    /// All are ready: decides how it goes on.
+    fn go(&mut self) {
+        let Phase::Preparing(preparing) = &self.phase else { return };
+        let Some(job) = &self.job else { return };
+        let Some(driver) = &preparing.driver_ready else { return };
+        let saved = driver.steps.unwrap_or(0);
+        // M3: the highest state goes on.
+        let reached = preparing.ready.values().filter_map(|ready| ready.steps).max();
+        let steps = reached.unwrap_or(0).max(saved);
+        let holds = |id: &MemberId| preparing.ready[id].steps == Some(steps);
+        let source = preparing.members.iter().find(|id| holds(id));
+        let go = Go {
+            view: preparing.view,
+            job: job.id,
+            grains: job.submit.grains,
+            driver: job.submit.driver.clone(),
+            members: self.seats(preparing, steps, job.submit.grains.of_step(steps)),
+            steps,
+            source: source.map_or(Peer::Driver, |id| Peer::Member(*id)),
+            copiers: preparing.members.iter().copied().filter(|id| !holds(id)).collect(),
+            step_seconds: preparing.ready.values().filter_map(|r| r.step_seconds).reduce(f64::max),
+            reason: preparing.reason.clone(),
+        };
+        let since = preparing.since;
+        self.start_running(go, since);
+    }
+
+    fn seats(&self, preparing: &Preparing, steps: u64, n_grains: u32) -> Vec<Seat> {
+        let is_leaving = |id: &MemberId| self.members[id].drain.is_some();
+        let share = |id: &MemberId| {
+            let ready = &preparing.ready[id];
+            Share {
+                seconds_per_grain: ready.seconds_per_grain,
+                done: if ready.steps == Some(steps) { ready.done.clone() } else { Vec::new() },
+                is_excused: is_leaving(id) || self.excused.contains(id),
+            }
+        };
+        let shares: Vec<Share> = preparing.members.iter().map(share).collect();
+        let is_holding = preparing.members.iter().all(is_leaving);
+        let parts = preparing.members.iter().zip(assign(n_grains, &shares));
+        parts
+            .map(|(id, part)| {
+                let join = &self.members[id].join;
+                Seat {
+                    id: *id,
+                    name: join.name.clone(),
+                    host: join.host.clone(),
+                    addresses: join.addresses.clone(),
+                    done: part.done,
+                    to_do: if is_holding { Vec::new() } else { part.to_do },
+                    seconds_per_grain: preparing.ready[id].seconds_per_grain,
+                    is_leaving: is_leaving(id),
+                }
+            })
+            .collect()
+    }
+
+    fn start_running(&mut self, go: Go, since: Duration) {
+        self.excused.clear();
+        self.actions.push(Action::Log(Entry::Went(Box::new(go.clone()))));
+        self.say(format!(
+            "view {} goes on from step {} with {} workers, {} of which copy the state from {}",
+            go.view,
+            go.steps,
+            go.members.len(),
+            go.copiers.len(),
+            match go.source {
+                Peer::Member(id) => self.name(id),
+                Peer::Driver => "the driver".to_string(),
+            }
+        ));
+        for seat in &go.members {
+            if let Some(drain) = self.members.get_mut(&seat.id).and_then(|m| m.drain.as_mut()) {
+                drain.last_view = Some((go.view, go.steps));
+            }
+        }
+        let to = go.members.iter().filter_map(|seat| self.members.get(&seat.id)?.connection);
+        let to: Vec<_> = to.chain(self.job.as_ref().and_then(|job| job.connection)).collect();
+        to.into_iter().for_each(|to| self.send(to, Order::Go(go.clone())));
+        let went_at = self.now;
+        let reports = Default::default();
+        self.phase = Phase::Running(Running { go, cost_since: Some(since), went_at, reports });
+    }
+}
+
+impl Go {
+    /// Whether all members are about to leave: then they do nothing but give their state to the driver.
+    pub fn is_holding(&self) -> bool {
+        self.members.iter().all(|seat| seat.is_leaving)
+    }
+}

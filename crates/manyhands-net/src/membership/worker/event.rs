@@ -1,0 +1,97 @@
+//! What happens to a worker, and what it is to do.
+
+use crate::membership::identity::ViewId;
+use crate::membership::message::{FromCoordinator, Go, Peer, ToCoordinator};
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A connection to the coordinator is there.
+    Connected,
+    /// It could not be made, or is gone.
+    Closed,
+    /// The coordinator said something.
+    Received(FromCoordinator),
+    /// A grain of the step in flight is done.
+    GrainDone {
+        /// In which view.
+        view: ViewId,
+        /// Which.
+        grain: u32,
+        /// How long it took.
+        seconds: f64,
+    },
+    /// All grains assigned are done; their sums are exchanged now. Waits for these until they have brought theirs.
+    Waiting {
+        /// In which view.
+        view: ViewId,
+        /// For whom; nobody any more if empty.
+        waiting_for: Vec<Peer>,
+    },
+    /// The sums of a step were exchanged and the parameters updated.
+    StepDone {
+        /// In which view.
+        view: ViewId,
+        /// How many steps the state has behind it now.
+        steps: u64,
+    },
+    /// The next step has begun.
+    StepBegun {
+        /// In which view.
+        view: ViewId,
+        /// How many of its grains are assigned to this worker.
+        n_to_do: usize,
+    },
+    /// A connection to another failed, in an exchange or while state was copied.
+    Failed {
+        /// In which view.
+        view: ViewId,
+        /// To whom.
+        peer: Peer,
+    },
+    /// The state was copied.
+    Copied {
+        /// In which view.
+        view: ViewId,
+        /// How many steps it has behind it.
+        steps: u64,
+    },
+    /// A person asks for this worker to be drained.
+    Drain,
+    /// Time went by; sent every [`super::TICK`].
+    Tick,
+}
+
+/// What is to be done, in order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Connect to the coordinator, by the next of its addresses.
+    Connect,
+    /// Close the connection to the coordinator.
+    Disconnect,
+    /// Send to the coordinator.
+    Send(Box<ToCoordinator>),
+    /// Stop the exchange and all grains, at once; a grain that cannot be stopped is not reported when it ends. Grains
+    /// reported done are kept until the next step.
+    Abort,
+    /// Give up the state: it is of another job, or about to be copied over.
+    Forget,
+    /// Copy the state from there, then begin the view.
+    Copy {
+        /// The view, which says from whom.
+        go: Box<Go>,
+        /// This worker's rank in it.
+        rank: usize,
+    },
+    /// Begin a view: do the grains of its first step that are assigned to this rank, exchange, and go on.
+    Start {
+        /// The view.
+        go: Box<Go>,
+        /// This worker's rank in it.
+        rank: usize,
+    },
+    /// Tell people.
+    Say(String),
+    /// This worker is drained and may end.
+    End,
+}

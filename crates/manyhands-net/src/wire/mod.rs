@@ -1,0 +1,14 @@
+//! What is said over connections, and who may say it: the door, the call, and the frames of control messages.
+
+mod dial;
+mod doorman;
+mod frames;
+mod refusals;
+mod socket;
+mod visitor;
+
+pub use dial::{DialError, dial};
+pub use doorman::{Admitted, Doorman, DoormanError, DoormanSettings};
+pub use frames::{FrameError, FrameReader, write_frame};
+pub use refusals::Refusals;
+pub use socket::Socket;

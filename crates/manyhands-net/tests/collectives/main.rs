@@ -1,0 +1,318 @@
+//! Collectives against closed forms, on every kind of link, for groups of many sizes; and what happens when ranks disagree.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on should stop there
+
+mod failures;
+
+use std::net::{TcpListener, TcpStream};
+use std::ops::Range;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use half::{bf16, f16};
+use manyhands_net::collective::{Algorithm, Brought, Element, Group, Reduction, subtrees};
+use manyhands_net::transport::{Link, TcpLink, in_process, shared_memory};
+use proptest::prelude::*;
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    InProcess,
+    SharedMemory,
+    Tcp,
+}
+
+const KINDS: [Kind; 3] = [Kind::InProcess, Kind::SharedMemory, Kind::Tcp];
+const CAPACITY: usize = 64 << 10;
+
+fn pair(kind: Kind) -> (Box<dyn Link>, Box<dyn Link>) {
+    match kind {
+        Kind::InProcess => {
+            let (a, b) = in_process::pair(CAPACITY).unwrap();
+            (Box::new(a), Box::new(b))
+        }
+        Kind::SharedMemory => {
+            let (a, b) = UnixStream::pair().unwrap();
+            let other = std::thread::spawn(move || {
+                shared_memory::accept(b, Instant::now() + Duration::from_secs(5)).unwrap()
+            });
+            let a = shared_memory::offer(a, CAPACITY).unwrap();
+            (Box::new(a), Box::new(other.join().unwrap()))
+        }
+        Kind::Tcp => {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (b, _) = listener.accept().unwrap();
+            (Box::new(TcpLink::new(a).unwrap()), Box::new(TcpLink::new(b).unwrap()))
+        }
+    }
+}
+
+fn groups(n: usize, kind: Kind) -> Vec<Group> {
+    let mut links: Vec<Vec<Option<Box<dyn Link>>>> =
+        (0..n).map(|_| (0..n).map(|_| None).collect()).collect();
+    for a in 0..n {
+        for b in a + 1..n {
+            let (one, other) = pair(kind);
+            (links[a][b], links[b][a]) = (Some(one), Some(other));
+        }
+    }
+    links.into_iter().enumerate().map(|(rank, links)| Group::new(rank, links).unwrap()).collect()
+}
+
+/// Runs the same on every rank, each in a thread of its own, and gives what each gave.
+fn on_all<R: Send>(n: usize, kind: Kind, body: impl Fn(&mut Group) -> R + Sync) -> Vec<R> {
+    let groups = groups(n, kind);
+    std::thread::scope(|scope| {
+        let body = &body;
+        let run = |mut group: Group| {
+            scope.spawn(move || {
+                group.set_patience(Duration::from_secs(20));
+                body(&mut group)
+            })
+        };
+        let threads: Vec<_> = groups.into_iter().map(run).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// The value of an element on a rank: unlike others, and such that the order of additions shows.
+fn value(rank: usize, idx: usize) -> f32 {
+    ((rank * 7919 + idx * 104_729) % 1000) as f32 / 7.0 - 71.0
+}
+
+/// The sum over [a, b) in tree order.
+fn tree_sum(range: Range<usize>, leaf: &dyn Fn(usize) -> f32) -> f32 {
+    match range.len() {
+        1 => leaf(range.start),
+        n => {
+            let middle = range.start + n.next_power_of_two() / 2;
+            tree_sum(range.start..middle, leaf) + tree_sum(middle..range.end, leaf)
+        }
+    }
+}
+
+#[test]
+fn sums_are_in_tree_order_for_every_size_of_group_link_and_algorithm() {
+    for kind in KINDS {
+        for n_ranks in [1, 2, 3, 4, 5, 8] {
+            for n in [0, 1, 5, 1000, 40_000, 140_001] {
+                for algorithm in [Algorithm::Direct, Algorithm::HalvingDoubling] {
+                    let results = on_all(n_ranks, kind, |group| {
+                        let mut values: Vec<f32> =
+                            (0..n).map(|idx| value(group.rank(), idx)).collect();
+                        group.all_reduce_by(&mut values, Reduction::Sum, algorithm).unwrap();
+                        values
+                    });
+                    for (idx, sum) in results[0].iter().enumerate() {
+                        let wanted = tree_sum(0..n_ranks, &|rank| value(rank, idx));
+                        assert_eq!(
+                            sum.to_bits(),
+                            wanted.to_bits(),
+                            "{kind:?} {n_ranks} {n} {algorithm:?}"
+                        );
+                    }
+                    assert!(results.iter().all(|result| *result == results[0]));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_ring_adds_everything_once_and_all_ranks_have_the_same() {
+    for n_ranks in [1, 2, 3, 7] {
+        for n in [1, 3, 20_000] {
+            let results = on_all(n_ranks, Kind::InProcess, |group| {
+                let mut values: Vec<i64> =
+                    (0..n).map(|idx| (idx * (group.rank() + 1)) as i64).collect();
+                group.all_reduce_by(&mut values, Reduction::Sum, Algorithm::Ring).unwrap();
+                values
+            });
+            let total = (n_ranks * (n_ranks + 1) / 2) as i64;
+            let wanted: Vec<i64> = (0..n).map(|idx| idx as i64 * total).collect();
+            assert!(results.iter().all(|result| *result == wanted), "{n_ranks} {n}");
+        }
+    }
+}
+
+fn check_reductions<T: Element>(of: fn(f64) -> T) {
+    let reductions = [
+        (Reduction::Sum, 6.0),
+        (Reduction::Min, 1.0),
+        (Reduction::Max, 3.0),
+        (Reduction::Product, 6.0),
+    ];
+    for (reduction, wanted) in reductions {
+        let results = on_all(3, Kind::InProcess, |group| {
+            let mut values = vec![of((group.rank() + 1) as f64); 5000];
+            group.all_reduce(&mut values, reduction).unwrap();
+            values
+        });
+        assert!(results.iter().all(|result| *result == vec![of(wanted); 5000]), "{reduction:?}");
+    }
+}
+
+#[test]
+fn every_type_of_element_reduces_in_every_way() {
+    check_reductions::<f32>(|x| x as f32);
+    check_reductions::<f64>(|x| x);
+    check_reductions::<f16>(f16::from_f64);
+    check_reductions::<bf16>(bf16::from_f64);
+    check_reductions::<i32>(|x| x as i32);
+    check_reductions::<i64>(|x| x as i64);
+    check_reductions::<u8>(|x| x as u8);
+}
+
+#[test]
+fn a_mean_is_divided_once_and_integers_have_none() {
+    for algorithm in [Algorithm::Direct, Algorithm::HalvingDoubling, Algorithm::Ring] {
+        for n in [3, 30_000] {
+            let results = on_all(4, Kind::InProcess, |group| {
+                let mut values = vec![group.rank() as f32; n];
+                group.all_reduce_by(&mut values, Reduction::Mean, algorithm).unwrap();
+                values
+            });
+            assert!(results.iter().flatten().all(|mean| *mean == 1.5), "{algorithm:?} {n}");
+        }
+    }
+    let errors = on_all(2, Kind::InProcess, |group| {
+        group.all_reduce(&mut [1i32], Reduction::Mean).unwrap_err().to_string()
+    });
+    assert_eq!(errors[0], "i32 has no mean: use a sum, or floats");
+}
+
+#[test]
+fn a_nan_on_one_rank_is_the_smallest_and_the_largest() {
+    for reduction in [Reduction::Min, Reduction::Max] {
+        let results = on_all(3, Kind::InProcess, |group| {
+            let mut values = [if group.rank() == 1 { f32::NAN } else { 1.0 }];
+            group.all_reduce(&mut values, reduction).unwrap();
+            values[0]
+        });
+        assert!(results.iter().all(|value| value.is_nan()));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn partial_sums_of_any_sharing_of_leaves_give_the_bits_of_one_rank(
+        n_ranks in 1usize..5,
+        n_leaves in 1usize..14,
+        n in 1usize..60_000,
+        owners in prop::collection::vec(0usize..5, 14),
+    ) {
+        // Leaves go to ranks in runs, or leaf by leaf; some ranks may have none.
+        let owner = |leaf: usize| owners[leaf] % n_ranks;
+        let mut brings: Vec<Vec<Range<usize>>> = vec![Vec::new(); n_ranks];
+        let mut start = 0;
+        for leaf in 1..=n_leaves {
+            if leaf == n_leaves || owner(leaf) != owner(start) {
+                brings[owner(start)].extend(subtrees(n_leaves, &(start..leaf)));
+                start = leaf;
+            }
+        }
+        let results = on_all(n_ranks, Kind::InProcess, |group| {
+            let own = &brings[group.rank()];
+            let sum = |range: &Range<usize>| {
+                (0..n).map(|idx| tree_sum(range.clone(), &|leaf| value(leaf, idx))).collect()
+            };
+            let sums: Vec<Vec<f32>> = own.iter().map(sum).collect();
+            let sums: Vec<&[f32]> = sums.iter().map(Vec::as_slice).collect();
+            let mut result = vec![0.0; n];
+            let brought = Brought { subtrees: own, sums: &sums };
+            group.all_reduce_tree(n_leaves, &brings, &brought, &mut result).unwrap();
+            result
+        });
+        for (idx, sum) in results[0].iter().enumerate() {
+            let wanted = tree_sum(0..n_leaves, &|leaf| value(leaf, idx));
+            prop_assert_eq!(sum.to_bits(), wanted.to_bits());
+        }
+        prop_assert!(results.iter().all(|result| *result == results[0]));
+    }
+}
+
+#[test]
+fn the_other_operations_do_what_their_names_say() {
+    for kind in KINDS {
+        for n_ranks in [1, 2, 3, 4, 5] {
+            on_all(n_ranks, kind, |group| check_operations(group, 7));
+            on_all(n_ranks, kind, |group| check_operations(group, 70_000));
+        }
+    }
+}
+
+fn check_operations(group: &mut Group, n: usize) {
+    let (rank, size) = (group.rank(), group.size());
+    let mine = vec![rank as i32; n];
+    let mut all = vec![-1; n * size];
+    group.all_gather(&mine, &mut all).unwrap();
+    let wanted: Vec<i32> = (0..size).flat_map(|rank| vec![rank as i32; n]).collect();
+    assert_eq!(all, wanted);
+
+    let uneven = group.all_gather_uneven(&mine[..rank % 3 * n / 7]).unwrap();
+    let wanted: Vec<Vec<i32>> = (0..size).map(|rank| vec![rank as i32; rank % 3 * n / 7]).collect();
+    assert_eq!(uneven, wanted);
+
+    for root in 0..size {
+        let mut values = if rank == root { vec![root as f64 + 0.5; n] } else { vec![0.0; n] };
+        group.broadcast(&mut values, root).unwrap();
+        assert_eq!(values, vec![root as f64 + 0.5; n]);
+
+        let gathered = group.gather(&mine[..rank], root).unwrap();
+        let wanted: Vec<Vec<i32>> = (0..size).map(|rank| vec![rank as i32; rank]).collect();
+        assert_eq!(gathered, (rank == root).then_some(wanted));
+
+        let counts: Vec<usize> = (0..size).map(|rank| rank + n).collect();
+        let whole: Vec<i32> = match rank == root {
+            true => (0..size).flat_map(|rank| vec![rank as i32; rank + n]).collect(),
+            false => Vec::new(),
+        };
+        let mut part = vec![-1; counts[rank]];
+        group.scatter(&whole, &counts, root, &mut part).unwrap();
+        assert_eq!(part, vec![rank as i32; rank + n]);
+
+        let mut values = vec![rank as i64 + 1; n];
+        group.reduce(&mut values, Reduction::Sum, root).unwrap();
+        let total = (size * (size + 1) / 2) as i64;
+        assert_eq!(values[n / 2], if rank == root { total } else { rank as i64 + 1 });
+    }
+
+    let counts: Vec<usize> = (0..size).map(|rank| if rank == 1 { 0 } else { rank + n }).collect();
+    let values: Vec<i32> = (0..counts.iter().sum::<usize>()).map(|idx| idx as i32).collect();
+    let mut part = vec![0; counts[rank]];
+    group.reduce_scatter(&values, &counts, Reduction::Sum, &mut part).unwrap();
+    let start: usize = counts[..rank].iter().sum();
+    let wanted: Vec<i32> = (start..start + counts[rank]).map(|idx| (idx * size) as i32).collect();
+    assert_eq!(part, wanted);
+
+    let values: Vec<i32> = (0..size).flat_map(|to| vec![(rank * 100 + to) as i32; n]).collect();
+    let mut got = vec![0; n * size];
+    group.all_to_all(&values, &mut got).unwrap();
+    let wanted: Vec<i32> = (0..size).flat_map(|from| vec![(from * 100 + rank) as i32; n]).collect();
+    assert_eq!(got, wanted);
+
+    let parts: Vec<Vec<u8>> =
+        (0..size).map(|to| vec![(rank * 16 + to) as u8; to * n / 5]).collect();
+    let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+    let got = group.all_to_all_uneven(&parts).unwrap();
+    let wanted: Vec<Vec<u8>> =
+        (0..size).map(|from| vec![(from * 16 + rank) as u8; rank * n / 5]).collect();
+    assert_eq!(got, wanted);
+
+    if size > 1 {
+        // Around in a circle, even ranks first.
+        let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+        let mut got = vec![0; n];
+        if rank % 2 == 0 {
+            group.send(&mine, next).unwrap();
+            group.receive(&mut got, before).unwrap();
+        } else {
+            group.receive(&mut got, before).unwrap();
+            group.send(&mine, next).unwrap();
+        }
+        assert_eq!(got, vec![before as i32; n]);
+    }
+    group.barrier().unwrap();
+}
