@@ -18,6 +18,40 @@ pub struct ExecutableId(pub(crate) u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BufferId(pub(crate) u64);
 
+/// Several tensors in one piece of a device's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GroupId(pub(crate) u64);
+
+/// A group and the buffers in it, which are used as any others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BufferGroup {
+    /// The group.
+    pub id: GroupId,
+    /// Its buffers, in the order of the types that were asked for.
+    pub buffers: Vec<BufferId>,
+}
+
+/// Every tensor of a group begins at a multiple of so many bytes.
+pub const GROUP_ALIGNMENT: usize = 64;
+
+/// Where the tensors of a group begin, and how many bytes it has in all. On every device the same; what lies between the
+/// tensors is zeros.
+pub fn group_offsets(types: &[TensorType]) -> (Vec<usize>, usize) {
+    let mut end = 0;
+    let offsets = types.iter().map(|ty| {
+        let offset = end;
+        end += ty.n_bytes().next_multiple_of(GROUP_ALIGNMENT);
+        offset
+    });
+    (offsets.collect(), end)
+}
+
+/// Groups whose bytes can be read.
+pub trait ReadGroups {
+    /// The bytes of the group with this place in the list that was asked for; panics, as a slice does, where there is none.
+    fn bytes(&self, idx: usize) -> &[u8];
+}
+
 /// What a device is, for reports and for the bit contract.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceDescription {
@@ -96,8 +130,14 @@ pub trait Device: Send {
     /// A buffer of zeros.
     fn allocate(&mut self, ty: &TensorType) -> Result<BufferId, DeviceError>;
 
-    /// Gives a buffer back.
+    /// Buffers of zeros in one piece of memory, laid out by [`group_offsets`]. Truth values are refused.
+    fn allocate_group(&mut self, types: &[TensorType]) -> Result<BufferGroup, DeviceError>;
+
+    /// Gives a buffer back; one of a group goes with its group.
     fn free(&mut self, buffer: BufferId) -> Result<(), DeviceError>;
+
+    /// Gives a group back with all of its buffers.
+    fn free_group(&mut self, group: GroupId) -> Result<(), DeviceError>;
 
     /// What a buffer holds.
     fn buffer_type(&self, buffer: BufferId) -> Result<TensorType, DeviceError>;
@@ -107,6 +147,19 @@ pub trait Device: Send {
 
     /// Copies a buffer's little-endian bytes out; `bytes` has exactly its size.
     fn read(&self, buffer: BufferId, bytes: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// A group's little-endian bytes, as the host sees them. Nothing is copied where the device works in the host's memory; an
+    /// accelerator shows memory of the host into which it copied the group after the last run that wrote to it.
+    fn host_bytes(&self, group: GroupId) -> Result<&[u8], DeviceError>;
+
+    /// Shows groups to read, and at the same time one to write, whose bytes the next run finds. An accelerator copies what
+    /// was written afterwards.
+    fn with_host_bytes(
+        &mut self,
+        read: &[GroupId],
+        written: GroupId,
+        then: &mut dyn FnMut(&dyn ReadGroups, &mut [u8]),
+    ) -> Result<(), DeviceError>;
 
     /// Runs the launches. After an error in the data (an index out of range) outputs and updated parameters hold nothing
     /// useful; the device itself goes on. Launches must not depend on each other: none may write what another reads or writes. One launch

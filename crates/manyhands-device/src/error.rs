@@ -11,6 +11,14 @@ use crate::cpu::Fault;
 pub enum DeviceError {
     #[error("buffer {id:x} does not exist on this device, or was freed")]
     NoSuchBuffer { id: u64 },
+    #[error("group {id:x} does not exist on this device, or was freed")]
+    NoSuchGroup { id: u64 },
+    #[error("buffer {id:x} is part of a group, and is freed with it")]
+    GroupMember { id: u64 },
+    #[error("group {id:x} cannot be read and written at the same time")]
+    SharedGroup { id: u64 },
+    #[error("truth values cannot be in a group: its bytes are written unchecked")]
+    GroupOfTruthValues,
     #[error("executable {id:x} does not exist on this device, or was released")]
     NoSuchExecutable { id: u64 },
     #[error("the buffer {ty} takes {expected} bytes, but {found} were given")]
@@ -43,6 +51,10 @@ pub enum DeviceError {
         "the last grain of \"{name}\" is of another program, \"{last}\": after the sums they must be the same"
     )]
     LastGrain { name: String, last: String },
+    #[error("plan {plan} has not begun a step: begin one before its grains or its update are run")]
+    NoStep { plan: usize },
+    #[error("grain {grain} is in the step's sums already; it must not be added twice")]
+    GrainTwice { grain: usize },
     #[error("{what} {idx} does not exist; there are {n}")]
     NoSuchIndex { what: &'static str, idx: usize, n: usize },
     #[error("this machine does not have the {name} instructions")]

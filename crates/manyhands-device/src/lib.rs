@@ -9,7 +9,8 @@ mod step;
 
 pub use cpu::{CpuDevice, Fault, Isa, KERNEL_SET};
 pub use device::{
-    BufferId, Device, DeviceDescription, Evaluated, ExecutableId, Launch, MemoryPlan,
+    BufferGroup, BufferId, Device, DeviceDescription, Evaluated, ExecutableId, GROUP_ALIGNMENT,
+    GroupId, Launch, MemoryPlan, ReadGroups, group_offsets,
 };
 pub use error::DeviceError;
-pub use step::{PlanId, StepExecutor};
+pub use step::{HeldSums, PlanId, StepExecutor, Sum, SumLayout};

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should stop there
 
-use manyhands_device::{CpuDevice, Device, DeviceError, Launch};
+use manyhands_device::{CpuDevice, Device, DeviceError, Launch, ReadGroups, group_offsets};
 use manyhands_program::{Builder, DType, Init, Program, Tensor, TensorType, Window};
 
 /// y = relu(x w), and w becomes w / 2.
@@ -27,6 +27,58 @@ fn a_program_runs_and_updates_its_parameters() {
     let done = device.evaluate(&halving(), &[x], &[w]).unwrap();
     assert_eq!(floats(&done.outputs[0]), [6.0, 6.0, 0.0, 0.0]);
     assert_eq!(floats(&done.parameters[0]), [0.5, 0.0, 0.5, 0.0, 0.5, 1.0]);
+}
+
+#[test]
+fn a_group_is_one_piece_of_memory_and_its_buffers_are_as_any_others() {
+    let mut device = CpuDevice::new(1).unwrap();
+    let (w, x, y) = ([3, 2], [2, 3], [2, 2]);
+    let types = [&w, &x, &y].map(|shape| TensorType::new(DType::F32, *shape));
+    assert_eq!(group_offsets(&types), (vec![0, 64, 128], 192));
+    let group = device.allocate_group(&types).unwrap();
+    let [w, x, y] = group.buffers[..] else { panic!("three buffers") };
+    let ones = [1.0f32; 6].map(f32::to_le_bytes);
+    device.write(w, ones.as_flattened()).unwrap();
+    device.write(x, ones.as_flattened()).unwrap();
+    let executable = device.compile(&halving()).unwrap();
+    let launch = Launch { executable, inputs: vec![x], parameters: vec![w], outputs: vec![y] };
+    device.run(&[launch]).unwrap();
+    let expected = [vec![0.5f32; 6], vec![1.0; 6], vec![3.0; 4]];
+    let mut bytes = Vec::new();
+    for values in expected {
+        bytes.extend(values.into_iter().flat_map(f32::to_le_bytes));
+        bytes.resize(bytes.len().next_multiple_of(64), 0);
+    }
+    assert!(device.host_bytes(group.id).unwrap() == bytes);
+    assert_eq!(floats(&device.download(y).unwrap()), [3.0; 4]);
+}
+
+#[test]
+fn a_group_is_written_while_others_are_read() {
+    let mut device = CpuDevice::new(1).unwrap();
+    let types = [TensorType::new(DType::I32, [2])];
+    let groups = [(); 3].map(|()| device.allocate_group(&types).unwrap());
+    let [a, b, c] = [0, 1, 2].map(|idx| groups[idx].id);
+    device.write(groups[2].buffers[0], &[7; 8]).unwrap();
+    let mut copy = |read: &dyn ReadGroups, own: &mut [u8]| {
+        assert!(read.bytes(0).iter().all(|&byte| byte == 0));
+        own.copy_from_slice(read.bytes(1));
+    };
+    device.with_host_bytes(&[a, c], b, &mut copy).unwrap();
+    let written = device.download(groups[1].buffers[0]).unwrap();
+    assert_eq!(written.bytes(), [7; 8]);
+    let mut never = |_: &dyn ReadGroups, _: &mut [u8]| panic!("it was refused");
+    let error = device.with_host_bytes(&[a, b], b, &mut never).unwrap_err();
+    assert!(matches!(error, DeviceError::SharedGroup { .. }), "{error}");
+    let error = device.free(groups[0].buffers[0]).unwrap_err();
+    assert!(matches!(error, DeviceError::GroupMember { .. }), "{error}");
+    device.free_group(a).unwrap();
+    let error = device.with_host_bytes(&[a], b, &mut never).unwrap_err();
+    assert!(matches!(error, DeviceError::NoSuchGroup { .. }), "{error}");
+    assert!(device.download(groups[0].buffers[0]).is_err() && device.host_bytes(a).is_err());
+    assert!(device.free_group(a).is_err());
+    let truth = TensorType::new(DType::Bool, [2]);
+    assert_eq!(device.allocate_group(&[truth]).unwrap_err(), DeviceError::GroupOfTruthValues);
 }
 
 #[test]

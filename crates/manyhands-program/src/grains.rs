@@ -327,5 +327,20 @@ pub fn maximal_subtrees(range: Range<usize>, n_grains: usize) -> Vec<Range<usize
     found
 }
 
+/// As [`maximal_subtrees`], for several ranges in any order; ranges that touch or overlap count as one.
+pub fn maximal_subtrees_of(ranges: &[Range<usize>], n_grains: usize) -> Vec<Range<usize>> {
+    let mut sorted: Vec<Range<usize>> = ranges.to_vec();
+    sorted.retain(|range| !range.is_empty());
+    sorted.sort_by_key(|range| range.start);
+    let mut joined: Vec<Range<usize>> = Vec::new();
+    for range in sorted {
+        match joined.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => joined.push(range),
+        }
+    }
+    joined.into_iter().flat_map(|range| maximal_subtrees(range, n_grains)).collect()
+}
+
 #[cfg(test)]
 mod tests;

@@ -51,7 +51,8 @@ pub use dtype::DType;
 pub use error::{Operand, ParseError, Problem, ProgramError, TensorError};
 pub use expression::{Expression, Spread, Term};
 pub use grains::{
-    GrainAction, GrainSplit, accumulating, maximal_subtrees, merging, split_grains, tree_schedule,
+    GrainAction, GrainSplit, accumulating, maximal_subtrees, maximal_subtrees_of, merging,
+    split_grains, tree_schedule,
 };
 pub use op::{
     Addend, AttentionSpec, Binary, Comparison, CondSpec, Distribution, Init, Op, Pooling,
@@ -59,7 +60,8 @@ pub use op::{
 };
 pub use optimizer::{Adagrad, Adam, AdamW, Clip, Lamb, Optimizer, RmsProp, Sgd, UpdateRule};
 pub use partials::{
-    Join, Partial, Partials, is_sum, joining, partial_sum_name, partials, split_point, sum_name,
+    Addition, Join, Partial, Partials, Piece, is_sum, join_order, joining, partial_sum_name,
+    partials, pieces, split_point, sum_name,
 };
 pub use passes::{
     Evaluate, MAX_OPERANDS, MAX_RESULTS, MAX_TERMS, Recompute, dead_code, fold_constants,

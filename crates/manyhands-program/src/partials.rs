@@ -117,6 +117,85 @@ fn add_up(
     }
 }
 
+/// A partial sum that is added to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Addition {
+    /// The one on the left, which takes the sum.
+    pub into: usize,
+    /// The one on the right, which is not needed afterwards.
+    pub from: usize,
+}
+
+/// How the partial sums of subtrees are joined along the tree over `whole`: additions over their indices, in order, after
+/// which the first holds the sum of all. The subtrees come in grain order; `None` where they are not complete subtrees
+/// that cover the whole, each grain once.
+pub fn join_order(whole: Range<usize>, subtrees: &[Range<usize>]) -> Option<Vec<Addition>> {
+    fn descend(
+        node: Range<usize>,
+        rest: &mut std::iter::Peekable<impl Iterator<Item = (usize, Range<usize>)>>,
+        additions: &mut Vec<Addition>,
+    ) -> Option<usize> {
+        let (idx, subtree) = rest.peek()?.clone();
+        if subtree == node {
+            rest.next();
+            return Some(idx);
+        }
+        if subtree.start != node.start || subtree.len() >= node.len() || subtree.is_empty() {
+            return None;
+        }
+        let middle = split_point(&node);
+        let into = descend(node.start..middle, rest, additions)?;
+        let from = descend(middle..node.end, rest, additions)?;
+        additions.push(Addition { into, from });
+        Some(into)
+    }
+    let mut rest = subtrees.iter().cloned().enumerate().peekable();
+    let mut additions = Vec::with_capacity(subtrees.len().saturating_sub(1));
+    descend(whole, &mut rest, &mut additions)?;
+    rest.next().is_none().then_some(additions)
+}
+
+/// A part of a subtree that a worker sums.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// What is held already, by its index in the list of what is held.
+    Held(usize),
+    /// What is still to be summed.
+    New(Partial),
+}
+
+/// The pieces of a complete subtree, in grain order, where `held` are complete subtrees that were summed before and
+/// `lane_of` says which lane does a grain that is not among them. A piece is as large as one lane, or what is held, allows.
+pub fn pieces(
+    subtree: Range<usize>,
+    held: &[Range<usize>],
+    lane_of: &dyn Fn(usize) -> usize,
+) -> Vec<Piece> {
+    let mut found = Vec::new();
+    let mut waiting = vec![subtree];
+    while let Some(node) = waiting.pop() {
+        let lane = lane_of(node.start);
+        if let Some(idx) = held.iter().position(|held| *held == node) {
+            found.push(Piece::Held(idx));
+        } else if node.len() <= 1 || is_new_to_one_lane(&node, held, lane_of) {
+            found.push(Piece::New(Partial { grains: node, lane }));
+        } else {
+            let middle = split_point(&node);
+            waiting.extend([middle..node.end, node.start..middle]);
+        }
+    }
+    found
+}
+
+fn is_new_to_one_lane(
+    node: &Range<usize>,
+    held: &[Range<usize>],
+    lane_of: &dyn Fn(usize) -> usize,
+) -> bool {
+    let overlaps = |held: &Range<usize>| held.start < node.end && node.start < held.end;
+    !held.iter().any(overlaps) && lane_of(node.start) == lane_of(node.end - 1)
+}
+
 /// How the names of sums over grains begin; users' names may not.
 pub(crate) const SUM: &str = "grain_sum#";
 
@@ -137,7 +216,13 @@ pub fn partial_sum_name(sum: &str, partial: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    // A list with one range in it is meant as such.
+    #![allow(clippy::single_range_in_vec_init)]
+
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::grains::maximal_subtrees_of;
 
     /// The tree as text, with partial sums opened.
     fn show(range: Range<usize>) -> String {
@@ -164,6 +249,78 @@ mod tests {
                 let lanes: Vec<usize> = shared.partials.iter().map(|p| p.lane).collect();
                 assert!(lanes.is_sorted() && lanes.iter().all(|&lane| lane < n_lanes));
             }
+        }
+    }
+
+    /// What the first subtree holds after the additions, as text; all others must have been used up.
+    fn show_joined(whole: Range<usize>, subtrees: &[Range<usize>]) -> String {
+        let mut sums: Vec<Option<String>> = subtrees.iter().cloned().map(show).map(Some).collect();
+        for Addition { into, from } in join_order(whole, subtrees).unwrap() {
+            let (left, right) = (sums[into].take().unwrap(), sums[from].take().unwrap());
+            sums[into] = Some(format!("({left} {right})"));
+        }
+        assert!(sums[1..].iter().all(Option::is_none));
+        sums[0].take().unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn partial_sums_of_any_workers_join_to_the_one_tree(
+            workers in proptest::collection::vec(0..5usize, 1..70),
+        ) {
+            let n_grains = workers.len();
+            let mut subtrees: Vec<Range<usize>> = (0..5)
+                .flat_map(|worker| {
+                    let own = (0..n_grains).filter(|&grain| workers[grain] == worker);
+                    let own: Vec<Range<usize>> = own.map(|grain| grain..grain + 1).collect();
+                    maximal_subtrees_of(&own, n_grains)
+                })
+                .collect();
+            subtrees.sort_by_key(|subtree| subtree.start);
+            prop_assert_eq!(show_joined(0..n_grains, &subtrees), show(0..n_grains));
+            // With one subtree too few, too many, or out of place there is nothing to join.
+            let mut broken = subtrees.clone();
+            let removed = broken.remove(n_grains % broken.len());
+            prop_assert_eq!(join_order(0..n_grains, &broken), None);
+            broken.extend([removed.clone(), removed]);
+            prop_assert_eq!(join_order(0..n_grains, &broken), None);
+        }
+
+        #[test]
+        fn pieces_join_to_their_subtree(
+            n_grains in 1..40usize,
+            n_lanes in 1..5usize,
+            was_held in proptest::collection::vec(proptest::bool::ANY, 40),
+        ) {
+            let held = (0..n_grains).filter(|&grain| was_held[grain]);
+            let held: Vec<Range<usize>> = held.map(|grain| grain..grain + 1).collect();
+            let held = maximal_subtrees_of(&held, n_grains);
+            let lane_of = |grain: usize| grain * n_lanes / n_grains;
+            let found = pieces(0..n_grains, &held, &lane_of);
+            let subtrees: Vec<Range<usize>> = found
+                .iter()
+                .map(|piece| match piece {
+                    Piece::Held(idx) => held[*idx].clone(),
+                    Piece::New(partial) => {
+                        assert!(partial.grains.clone().all(|grain| lane_of(grain) == partial.lane));
+                        assert!(partial.grains.clone().all(|grain| !was_held[grain]));
+                        partial.grains.clone()
+                    }
+                })
+                .collect();
+            prop_assert_eq!(show_joined(0..n_grains, &subtrees), show(0..n_grains));
+            let n_held = found.iter().filter(|piece| matches!(piece, Piece::Held(_))).count();
+            prop_assert_eq!(n_held, held.len());
+        }
+    }
+
+    #[test]
+    fn what_is_not_the_whole_tree_is_not_joined() {
+        assert_eq!(join_order(0..1, &[0..1]), Some(vec![]));
+        assert_eq!(join_order(4..6, &[4..5, 5..6]), Some(vec![Addition { into: 0, from: 1 }]));
+        for wrong in [&[][..], &[0..1], &[1..2, 0..1], &[0..2, 1..4], &[0..1, 1..3, 3..4], &[0..0]]
+        {
+            assert_eq!(join_order(0..4, wrong), None, "{wrong:?}");
         }
     }
 

@@ -8,6 +8,7 @@
 //! a result is NaN it is NaN everywhere, but its sign and payload, which hardware chooses, are left open.)
 
 mod aligned;
+mod buffers;
 mod compile;
 mod instruction;
 mod kernels;
@@ -26,12 +27,16 @@ use std::error::Error;
 use manyhands_program::{DType, Evaluate, Program, Tensor, TensorError, TensorType, optimize};
 
 use self::aligned::AlignedBytes;
+use self::buffers::Buffers;
 use self::compile::Compiled;
 use self::instruction::{Account, Context, Halt};
 use self::kernels::Part;
 use self::table::Table;
 use self::team::{Barrier, Team};
-use crate::device::{BufferId, Device, DeviceDescription, ExecutableId, Launch, MemoryPlan};
+use crate::device::{
+    BufferGroup, BufferId, Device, DeviceDescription, ExecutableId, GroupId, Launch, MemoryPlan,
+    ReadGroups,
+};
 use crate::error::DeviceError;
 
 /// Devices with this kernel set give the same bits: AVX-512, AVX2 and portable alike.
@@ -47,20 +52,13 @@ pub struct CpuDevice {
     /// Where all threads meet when they work on one launch.
     barrier: Barrier,
     executables: Table<Compiled>,
-    buffers: Table<Buffer>,
+    buffers: Buffers,
     /// One per launch that can run side by side.
     lanes: Vec<Lane>,
     /// One per thread.
     desks: Vec<Desk>,
     /// Counts runs, to tell which buffers the present one uses.
     n_runs: u64,
-}
-
-struct Buffer {
-    ty: TensorType,
-    bytes: AlignedBytes,
-    /// The last run that used it, and whether that wrote it.
-    used: (u64, bool),
 }
 
 /// What one launch has for itself while it runs.
@@ -117,7 +115,7 @@ impl CpuDevice {
                 .map_err(|error| DeviceError::NoThreads { n_threads, reason: error.to_string() })?,
             barrier: Barrier::new(n_threads),
             executables: Table::new(),
-            buffers: Table::new(),
+            buffers: Buffers::new(),
             lanes: (0..n_lanes).map(|_| lane()).collect(),
             desks: (0..n_threads).map(|_| Desk::default()).collect(),
             n_runs: 0,
@@ -135,11 +133,6 @@ impl CpuDevice {
     fn executable(&self, id: ExecutableId) -> Result<&Compiled, DeviceError> {
         let found = self.executables.get(id.0);
         found.ok_or(DeviceError::NoSuchExecutable { id: id.0 })
-    }
-
-    fn buffer(&self, id: BufferId) -> Result<&Buffer, DeviceError> {
-        let found = self.buffers.get(id.0);
-        found.ok_or(DeviceError::NoSuchBuffer { id: id.0 })
     }
 
     /// Gets a lane ready for a launch: memory, checked buffers, and their addresses.
@@ -161,8 +154,7 @@ impl CpuDevice {
                 return Err(DeviceError::ArgumentCount { program, what, expected, found });
             }
             for (idx, (id, ty)) in ids.iter().zip(types).enumerate() {
-                let found = self.buffers.get_mut(id.0);
-                let buffer = found.ok_or(DeviceError::NoSuchBuffer { id: id.0 })?;
+                let (buffer, address) = self.buffers.get_mut(*id)?;
                 if buffer.ty != *ty {
                     return Err(DeviceError::ArgumentType {
                         program: compiled.name.clone(),
@@ -179,7 +171,7 @@ impl CpuDevice {
                     return Err(DeviceError::SharedBuffer { id: id.0 });
                 }
                 buffer.used = (self.n_runs, writes);
-                lane.bases.push(buffer.bytes.as_mut_ptr());
+                lane.bases.push(address);
             }
         }
         Ok(())
@@ -288,38 +280,52 @@ impl Device for CpuDevice {
     }
 
     fn allocate(&mut self, ty: &TensorType) -> Result<BufferId, DeviceError> {
-        let n_bytes = ty.n_bytes();
-        let bytes = AlignedBytes::zeroed(n_bytes)
-            .ok_or(DeviceError::OutOfMemory { what: "a buffer", bytes: n_bytes })?;
-        let buffer = Buffer { ty: ty.clone(), bytes, used: (0, false) };
-        Ok(BufferId(self.buffers.insert(buffer)))
+        self.buffers.allocate(ty)
+    }
+
+    fn allocate_group(&mut self, types: &[TensorType]) -> Result<BufferGroup, DeviceError> {
+        self.buffers.allocate_group(types)
     }
 
     fn free(&mut self, buffer: BufferId) -> Result<(), DeviceError> {
-        let removed = self.buffers.remove(buffer.0);
-        removed.map(drop).ok_or(DeviceError::NoSuchBuffer { id: buffer.0 })
+        self.buffers.free(buffer)
+    }
+
+    fn free_group(&mut self, group: GroupId) -> Result<(), DeviceError> {
+        self.buffers.free_group(group)
     }
 
     fn buffer_type(&self, buffer: BufferId) -> Result<TensorType, DeviceError> {
-        Ok(self.buffer(buffer)?.ty.clone())
+        Ok(self.buffers.get(buffer)?.ty.clone())
     }
 
     fn write(&mut self, buffer: BufferId, bytes: &[u8]) -> Result<(), DeviceError> {
-        let found = self.buffers.get_mut(buffer.0);
-        let own = found.ok_or(DeviceError::NoSuchBuffer { id: buffer.0 })?;
-        check_length(&own.ty, bytes.len())?;
-        if own.ty.dtype == DType::Bool && bytes.iter().any(|&byte| byte > 1) {
+        let ty = &self.buffers.get(buffer)?.ty;
+        check_length(ty, bytes.len())?;
+        if ty.dtype == DType::Bool && bytes.iter().any(|&byte| byte > 1) {
             return Err(TensorError::NotTruthValues.into());
         }
-        own.bytes.as_mut_slice().copy_from_slice(bytes);
+        self.buffers.bytes_mut(buffer)?.copy_from_slice(bytes);
         Ok(())
     }
 
     fn read(&self, buffer: BufferId, bytes: &mut [u8]) -> Result<(), DeviceError> {
-        let own = self.buffer(buffer)?;
-        check_length(&own.ty, bytes.len())?;
-        bytes.copy_from_slice(own.bytes.as_slice());
+        check_length(&self.buffers.get(buffer)?.ty, bytes.len())?;
+        bytes.copy_from_slice(self.buffers.bytes(buffer)?);
         Ok(())
+    }
+
+    fn host_bytes(&self, group: GroupId) -> Result<&[u8], DeviceError> {
+        self.buffers.group_bytes(group)
+    }
+
+    fn with_host_bytes(
+        &mut self,
+        read: &[GroupId],
+        written: GroupId,
+        then: &mut dyn FnMut(&dyn ReadGroups, &mut [u8]),
+    ) -> Result<(), DeviceError> {
+        self.buffers.with_groups(read, written, then)
     }
 
     fn run(&mut self, launches: &[Launch]) -> Result<(), DeviceError> {

@@ -3,16 +3,23 @@
 use std::collections::HashMap;
 
 use manyhands_program::{
-    GrainAction, GrainSplit, Partials, Program, accumulating, is_sum, joining, merging,
-    partial_sum_name, partials, split_grains, tree_schedule,
+    GrainAction, GrainSplit, Partial, Partials, Program, TensorType, accumulating, is_sum, joining,
+    merging, partial_sum_name, partials, split_grains, tree_schedule,
 };
 
-use super::{Purpose, StepExecutor, no_such};
-use crate::device::{BufferId, ExecutableId, Launch};
+use super::no_such;
+use super::resources::{Purpose, Resources, SlotPurpose};
+use super::shared_step::SharedStep;
+use super::sums::SumLayout;
+use crate::device::{BufferGroup, BufferId, ExecutableId, Launch};
 use crate::error::DeviceError;
 
 /// A program laid out for a number of grains.
 pub(super) struct Plan {
+    pub(super) parts: Parts,
+    /// The sums of a slot, and their types.
+    pub(super) sums: SumLayout,
+    pub(super) sum_types: Vec<TensorType>,
     /// Inputs of the per-grain part, one set per grain.
     pub(super) grain_inputs: Vec<Named>,
     /// Inputs of the once-a-step part.
@@ -24,14 +31,16 @@ pub(super) struct Plan {
     pub(super) rounds: Vec<Vec<Launch>>,
     /// How many launches run side by side.
     pub(super) n_lanes: usize,
+    /// The same for a step that several workers share, once there is one.
+    pub(super) shared_step: Option<SharedStep>,
 }
 
 /// Buffers by name.
 type Named = HashMap<String, BufferId>;
 
 /// A program with its compiled form.
-struct Part {
-    program: Program,
+pub(super) struct Part {
+    pub(super) program: Program,
     executable: ExecutableId,
 }
 
@@ -42,12 +51,13 @@ struct GrainParts {
 }
 
 /// The programs of a step.
-struct Parts {
+pub(super) struct Parts {
     grain: GrainParts,
     /// The per-grain part of a shorter last grain.
     last: Option<GrainParts>,
     merge: Part,
-    step: Part,
+    /// What follows the sums, from one total per sum.
+    pub(super) step: Program,
 }
 
 impl Parts {
@@ -62,7 +72,7 @@ impl Parts {
 impl Plan {
     /// Compiles what the executor does not have yet, finds buffers, and lays out the launches.
     pub(super) fn new(
-        executor: &mut StepExecutor,
+        resources: &mut Resources,
         program: &Program,
         n_grains: usize,
         last: Option<&Program>,
@@ -73,141 +83,141 @@ impl Plan {
             let (name, last) = (split.step.name().to_string(), last.step.name().to_string());
             return Err(DeviceError::LastGrain { name, last });
         }
-        let shared = partials(n_grains, executor.n_lanes);
+        let (sums, sum_types) = SumLayout::new(&split.grain);
         let parts = Parts {
-            grain: GrainParts::new(executor, &split)?,
-            last: last.map(|last| GrainParts::new(executor, &last)).transpose()?,
-            merge: Part::new(executor, merging(&split.grain)?)?,
-            step: Part::new(executor, joining(&split.step, &shared)?)?,
+            grain: GrainParts::new(resources, &split)?,
+            last: last.map(|last| GrainParts::new(resources, &last)).transpose()?,
+            merge: Part::new(resources, merging(&split.grain)?)?,
+            step: split.step,
         };
         let mut plan = Plan {
+            parts,
+            sums,
+            sum_types,
             grain_inputs: Vec::with_capacity(n_grains),
             step_inputs: Named::new(),
             grain_outputs: Vec::with_capacity(n_grains),
             step_outputs: Named::new(),
             rounds: Vec::new(),
             n_lanes: 1,
+            shared_step: None,
         };
-        plan.find_buffers(executor, &parts, n_grains)?;
-        plan.schedule(executor, &parts, &shared)?;
+        plan.find_buffers(resources, n_grains)?;
+        plan.schedule(resources, &partials(n_grains, resources.n_lanes))?;
         Ok(plan)
     }
 
     /// Buffers for inputs and outputs.
     fn find_buffers(
         &mut self,
-        executor: &mut StepExecutor,
-        parts: &Parts,
+        resources: &mut Resources,
         n_grains: usize,
     ) -> Result<(), DeviceError> {
+        let parts = &self.parts;
         for grain in 0..n_grains {
             let program = &parts.grain(grain, n_grains).write.program;
             let (mut inputs, mut outputs) = (Named::new(), Named::new());
             for (name, value) in program.inputs() {
                 let purpose = Purpose::GrainInput { grain };
-                inputs.insert(name.to_string(), executor.buffer(purpose, name, program.ty(value))?);
+                inputs
+                    .insert(name.to_string(), resources.buffer(purpose, name, program.ty(value))?);
             }
             for output in program.outputs().iter().filter(|output| !is_sum(&output.name)) {
                 let purpose = Purpose::GrainOutput { grain };
-                let buffer = executor.buffer(purpose, &output.name, program.ty(output.value))?;
+                let buffer = resources.buffer(purpose, &output.name, program.ty(output.value))?;
                 outputs.insert(output.name.clone(), buffer);
             }
             self.grain_inputs.push(inputs);
             self.grain_outputs.push(outputs);
         }
-        let step = &parts.step.program;
+        let step = &parts.step;
         for (name, value) in step.inputs().filter(|(name, _)| !is_sum(name)) {
-            let buffer = executor.buffer(Purpose::StepInput, name, step.ty(value))?;
+            let buffer = resources.buffer(Purpose::StepInput, name, step.ty(value))?;
             self.step_inputs.insert(name.to_string(), buffer);
         }
         for output in step.outputs() {
             let ty = step.ty(output.value);
-            let buffer = executor.buffer(Purpose::StepOutput, &output.name, ty)?;
+            let buffer = resources.buffer(Purpose::StepOutput, &output.name, ty)?;
             self.step_outputs.insert(output.name.clone(), buffer);
         }
         Ok(())
     }
 
-    /// Lays out the launches of a step.
+    /// Lays out the launches of a step that runs on this device alone.
     fn schedule(
         &mut self,
-        executor: &mut StepExecutor,
-        parts: &Parts,
+        resources: &mut Resources,
         shared: &Partials,
     ) -> Result<(), DeviceError> {
-        let n_lanes = shared.partials.iter().map(|partial| partial.lane + 1).max().unwrap_or(1);
-        let mut queues: Vec<Vec<Launch>> = vec![Vec::new(); n_lanes];
-        let mut totals = Vec::new();
-        for (partial_idx, partial) in shared.partials.iter().enumerate() {
-            let lane = partial.lane;
-            let actions = tree_schedule(partial.grains.len());
-            let n_slots = actions.iter().map(|action| highest_slot(action) + 1).max().unwrap_or(1);
-            let mut slots = vec![sums(executor, parts, Purpose::Total { partial_idx })?];
-            for slot in 1..n_slots {
-                slots.push(sums(executor, parts, Purpose::Spare { lane, slot })?);
-            }
-            for action in actions {
-                let first = partial.grains.start;
-                let launch = match action {
-                    GrainAction::Write { grain, slot } => {
-                        self.write_launch(executor, parts, first + grain, &slots[slot])
-                    }
-                    GrainAction::Accumulate { grain, slot } => {
-                        self.accumulate_launch(executor, parts, first + grain, &slots[slot])
-                    }
-                    GrainAction::Merge { into, from } => {
-                        merge_launch(parts, &slots[into], &slots[from])
-                    }
-                };
-                // Without sums there is nothing to merge.
-                if !(launch.parameters.is_empty() && matches!(action, GrainAction::Merge { .. })) {
-                    queues[lane].push(launch);
+        let mut lanes = Lanes::default();
+        let mut slots = Vec::new();
+        for (idx, partial) in shared.partials.iter().enumerate() {
+            let slot = resources.slot(SlotPurpose::Partial { idx }, &self.sum_types)?;
+            self.sum_grains(resources, partial, &slot, &mut lanes)?;
+            slots.push(slot);
+        }
+        self.n_lanes = lanes.queues.len().max(1);
+        self.rounds = lanes.rounds();
+        let step = Part::new(resources, joining(&self.parts.step, shared)?)?;
+        self.rounds.extend(self.update_launch(resources, &step, &slots).map(|update| vec![update]));
+        Ok(())
+    }
+
+    /// Queues what sums the grains of a partial sum into a slot.
+    pub(super) fn sum_grains(
+        &self,
+        resources: &mut Resources,
+        partial: &Partial,
+        slot: &BufferGroup,
+        lanes: &mut Lanes,
+    ) -> Result<(), DeviceError> {
+        let lane = partial.lane;
+        let actions = tree_schedule(partial.grains.len());
+        let n_slots = actions.iter().map(|action| highest_slot(action) + 1).max().unwrap_or(1);
+        let mut slots = vec![slot.clone()];
+        for idx in 1..n_slots {
+            slots.push(resources.slot(SlotPurpose::Spare { lane, idx }, &self.sum_types)?);
+        }
+        let first = partial.grains.start;
+        for action in actions {
+            let launch = match action {
+                GrainAction::Write { grain, slot } => {
+                    Some(self.write_launch(resources, first + grain, &slots[slot]))
                 }
-            }
-            totals.push(slots.swap_remove(0));
-        }
-        let n_rounds = queues.iter().map(Vec::len).max().unwrap_or(0);
-        for round in 0..n_rounds {
-            let launches = queues.iter().filter_map(|queue| queue.get(round).cloned());
-            self.rounds.push(launches.collect());
-        }
-        self.n_lanes = n_lanes;
-        let step = &parts.step.program;
-        if !(step.outputs().is_empty() && step.updates().is_empty()) {
-            let update = self.step_launch(executor, parts, &totals);
-            self.rounds.push(vec![update]);
+                GrainAction::Accumulate { grain, slot } => {
+                    Some(self.accumulate_launch(resources, first + grain, &slots[slot]))
+                }
+                GrainAction::Merge { into, from } => self.merge_launch(&slots[into], &slots[from]),
+            };
+            lanes.queue(lane).extend(launch);
         }
         Ok(())
     }
 
-    fn write_launch(
-        &self,
-        executor: &StepExecutor,
-        parts: &Parts,
-        grain: usize,
-        slot: &Named,
-    ) -> Launch {
-        let part = &parts.grain(grain, self.grain_inputs.len()).write;
+    /// The buffers of a slot by the names of the sums.
+    fn named(&self, slot: &BufferGroup) -> Named {
+        let names = self.sums.sums.iter().map(|sum| sum.name.clone());
+        names.zip(slot.buffers.iter().copied()).collect()
+    }
+
+    fn write_launch(&self, resources: &Resources, grain: usize, slot: &BufferGroup) -> Launch {
+        let slot = self.named(slot);
+        let part = &self.parts.grain(grain, self.grain_inputs.len()).write;
         let outputs = &self.grain_outputs[grain];
         let output = |name: &str| *slot.get(name).unwrap_or_else(|| &outputs[name]);
         let program = &part.program;
         Launch {
             executable: part.executable,
             inputs: program.inputs().map(|(name, _)| self.grain_inputs[grain][name]).collect(),
-            parameters: program.parameters().map(|(name, ..)| executor.parameters[name]).collect(),
+            parameters: program.parameters().map(|(name, ..)| resources.parameters[name]).collect(),
             outputs: program.outputs().iter().map(|one| output(&one.name)).collect(),
         }
     }
 
-    fn accumulate_launch(
-        &self,
-        executor: &StepExecutor,
-        parts: &Parts,
-        grain: usize,
-        slot: &Named,
-    ) -> Launch {
-        let part = &parts.grain(grain, self.grain_inputs.len()).accumulate;
-        let parameter = |name: &str| *slot.get(name).unwrap_or_else(|| &executor.parameters[name]);
+    fn accumulate_launch(&self, resources: &Resources, grain: usize, slot: &BufferGroup) -> Launch {
+        let slot = self.named(slot);
+        let part = &self.parts.grain(grain, self.grain_inputs.len()).accumulate;
+        let parameter = |name: &str| *slot.get(name).unwrap_or_else(|| &resources.parameters[name]);
         let program = &part.program;
         let outputs = program.outputs().iter();
         Launch {
@@ -218,24 +228,50 @@ impl Plan {
         }
     }
 
-    fn step_launch(&self, executor: &StepExecutor, parts: &Parts, totals: &[Named]) -> Launch {
-        let program = &parts.step.program;
-        // One total goes by the name of its sum, several by those of its parts.
+    /// Adds the sums of one slot to those of another; without sums there is nothing to do.
+    pub(super) fn merge_launch(&self, into: &BufferGroup, from: &BufferGroup) -> Option<Launch> {
+        let (into, from) = (self.named(into), self.named(from));
+        let Part { program, executable } = &self.parts.merge;
+        let right = |name: &str| from[name.strip_prefix("right/").unwrap_or(name)];
+        (!into.is_empty()).then(|| Launch {
+            executable: *executable,
+            inputs: program.inputs().map(|(name, _)| right(name)).collect(),
+            parameters: program.parameters().map(|(name, ..)| into[name]).collect(),
+            outputs: Vec::new(),
+        })
+    }
+
+    /// Runs what follows the sums, if anything does, on the slots that hold its partial sums.
+    pub(super) fn update_launch(
+        &self,
+        resources: &Resources,
+        step: &Part,
+        slots: &[BufferGroup],
+    ) -> Option<Launch> {
+        let program = &step.program;
+        if program.outputs().is_empty() && program.updates().is_empty() {
+            return None;
+        }
+        // One slot's sums go by their own names, those of several by the names of parts.
         let mut sums = Named::new();
-        for (idx, total) in totals.iter().enumerate() {
-            for (name, &buffer) in total {
-                let one =
-                    if totals.len() == 1 { name.clone() } else { partial_sum_name(name, idx) };
+        for (idx, slot) in slots.iter().enumerate() {
+            for (name, buffer) in self.named(slot) {
+                let one = if slots.len() == 1 { name } else { partial_sum_name(&name, idx) };
                 sums.insert(one, buffer);
             }
         }
         let input = |name: &str| sums.get(name).copied().unwrap_or_else(|| self.step_inputs[name]);
-        Launch {
-            executable: parts.step.executable,
+        let parameters = program.parameters();
+        Some(Launch {
+            executable: step.executable,
             inputs: program.inputs().map(|(name, _)| input(name)).collect(),
-            parameters: program.parameters().map(|(name, ..)| executor.parameters[name]).collect(),
+            parameters: parameters.map(|(name, ..)| resources.parameters[name]).collect(),
             outputs: program.outputs().iter().map(|o| self.step_outputs[&o.name]).collect(),
-        }
+        })
+    }
+
+    pub(super) fn n_grains(&self) -> usize {
+        self.grain_inputs.len()
     }
 
     /// The buffers of an input wherever it is used.
@@ -263,35 +299,41 @@ impl Plan {
     }
 }
 
+/// Launches that wait for their lane.
+#[derive(Default)]
+pub(super) struct Lanes {
+    queues: Vec<Vec<Launch>>,
+}
+
+impl Lanes {
+    fn queue(&mut self, lane: usize) -> &mut Vec<Launch> {
+        let n_lanes = self.queues.len().max(lane + 1);
+        self.queues.resize_with(n_lanes, Vec::new);
+        &mut self.queues[lane]
+    }
+
+    /// What runs side by side, round after round.
+    pub(super) fn rounds(&self) -> Vec<Vec<Launch>> {
+        let n_rounds = self.queues.iter().map(Vec::len).max().unwrap_or(0);
+        let round = |idx| self.queues.iter().filter_map(|queue| queue.get(idx).cloned()).collect();
+        (0..n_rounds).map(round).collect()
+    }
+}
+
 impl Part {
-    fn new(executor: &mut StepExecutor, program: Program) -> Result<Part, DeviceError> {
-        let executable = executor.compile(&program)?;
+    pub(super) fn new(resources: &mut Resources, program: Program) -> Result<Part, DeviceError> {
+        let executable = resources.compile(&program)?;
         Ok(Part { program, executable })
     }
 }
 
 impl GrainParts {
-    fn new(executor: &mut StepExecutor, split: &GrainSplit) -> Result<GrainParts, DeviceError> {
+    fn new(resources: &mut Resources, split: &GrainSplit) -> Result<GrainParts, DeviceError> {
         Ok(GrainParts {
-            accumulate: Part::new(executor, accumulating(&split.grain)?)?,
-            write: Part::new(executor, split.grain.clone())?,
+            accumulate: Part::new(resources, accumulating(&split.grain)?)?,
+            write: Part::new(resources, split.grain.clone())?,
         })
     }
-}
-
-/// Buffers for one set of sums.
-fn sums(
-    executor: &mut StepExecutor,
-    parts: &Parts,
-    purpose: Purpose,
-) -> Result<Named, DeviceError> {
-    let grain = &parts.grain.write.program;
-    let sums = grain.outputs().iter().filter(|output| is_sum(&output.name));
-    sums.map(|output| {
-        let buffer = executor.buffer(purpose, &output.name, grain.ty(output.value))?;
-        Ok((output.name.clone(), buffer))
-    })
-    .collect()
 }
 
 /// The highest slot that an action uses.
@@ -299,16 +341,5 @@ fn highest_slot(action: &GrainAction) -> usize {
     match *action {
         GrainAction::Write { slot, .. } | GrainAction::Accumulate { slot, .. } => slot,
         GrainAction::Merge { into, from } => into.max(from),
-    }
-}
-
-fn merge_launch(parts: &Parts, into: &Named, from: &Named) -> Launch {
-    let program = &parts.merge.program;
-    let right = |name: &str| from[name.strip_prefix("right/").unwrap_or(name)];
-    Launch {
-        executable: parts.merge.executable,
-        inputs: program.inputs().map(|(name, _)| right(name)).collect(),
-        parameters: program.parameters().map(|(name, ..)| into[name]).collect(),
-        outputs: Vec::new(),
     }
 }

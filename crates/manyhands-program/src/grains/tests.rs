@@ -69,6 +69,14 @@ fn maximal_subtrees_cover_a_range_and_nothing_else() {
     }
 }
 
+#[test]
+fn ranges_that_touch_share_subtrees() {
+    assert_eq!(maximal_subtrees_of(&[1..2, 0..1], 4), [0..2]);
+    assert_eq!(maximal_subtrees_of(&[5..6, 0..3, 2..2], 8), [0..2, 2..3, 5..6]);
+    assert_eq!(maximal_subtrees_of(&[0..3, 1..4], 4), [0..4]);
+    assert_eq!(maximal_subtrees_of(&[], 4), Vec::<Range<usize>>::new());
+}
+
 /// A linear model trained by plain gradient descent, with the prediction as a per-grain output.
 fn training() -> (Builder, Value, Value) {
     let g = Builder::new("linear");

@@ -1,0 +1,119 @@
+//! Steps that several workers share.
+//!
+//! Each worker begins the step, runs the grains that it is given, and holds one set of sums for each maximal complete subtree
+//! of the grain tree that it has. Whoever moves the bytes adds these up along the tree (`manyhands_program::join_order`) and
+//! writes the totals; then each worker runs the update. All this gives the bits of [`StepExecutor::run`].
+
+use std::ops::Range;
+
+use super::{PlanId, StepExecutor, SumLayout};
+use crate::device::ReadGroups;
+use crate::error::DeviceError;
+
+/// The partial sums that a worker holds, as bytes laid out by [`SumLayout`].
+#[derive(Clone, Copy)]
+pub struct HeldSums<'a> {
+    grains: &'a [Range<usize>],
+    read: &'a dyn ReadGroups,
+}
+
+impl<'a> HeldSums<'a> {
+    /// The grains of each set of sums: complete subtrees, in grain order.
+    pub fn grains(&self) -> &'a [Range<usize>] {
+        self.grains
+    }
+
+    /// The bytes of the set of sums with this place among [`HeldSums::grains`]; panics, as a slice does, where there is
+    /// none.
+    pub fn bytes(&self, idx: usize) -> &'a [u8] {
+        self.read.bytes(idx)
+    }
+
+    /// Grains and bytes of each.
+    pub fn iter(&self) -> impl Iterator<Item = (Range<usize>, &'a [u8])> + 'a {
+        let read = self.read;
+        self.grains.iter().enumerate().map(move |(idx, grains)| (grains.clone(), read.bytes(idx)))
+    }
+}
+
+impl StepExecutor {
+    /// Begins a step that is shared with other workers. What was held of another is forgotten.
+    pub fn begin_step(&mut self, plan: PlanId) -> Result<(), DeviceError> {
+        self.plan(plan)?;
+        self.forget_step();
+        self.plans[plan.0].share(&mut self.resources)?;
+        self.begun = Some(plan);
+        Ok(())
+    }
+
+    /// Runs these grains of the step that was begun, on what their inputs hold, and keeps their sums beside those that are held
+    /// already; where two halves of a subtree have come together they are added. In any number of calls each grain is run
+    /// once. After an error what was held before is still there. Allocates nothing when the same was asked before.
+    pub fn run_grains(&mut self, plan: PlanId, grains: &[Range<usize>]) -> Result<(), DeviceError> {
+        self.check_begun(plan)?;
+        let laid_out = self.plans[plan.0].assignment(&mut self.resources, &self.held, grains)?;
+        let assignment = laid_out.ok_or(DeviceError::NoStep { plan: plan.0 })?;
+        for launches in &assignment.rounds {
+            self.resources.device.run(launches)?;
+        }
+        self.held.copy_from(&assignment.after);
+        Ok(())
+    }
+
+    /// How a plan's sums lie in the bytes of a set of them.
+    pub fn sum_layout(&self, plan: PlanId) -> Result<&SumLayout, DeviceError> {
+        Ok(&self.plan(plan)?.sums)
+    }
+
+    /// What is held of the step that was begun: the grains of each set of sums, complete subtrees in grain order.
+    pub fn held(&self) -> &[Range<usize>] {
+        &self.held.grains
+    }
+
+    /// The bytes of one set of sums, by its place among [`StepExecutor::held`].
+    pub fn held_bytes(&self, idx: usize) -> Result<&[u8], DeviceError> {
+        let (what, n) = ("held set of sums", self.held.groups.len());
+        let group = self.held.groups.get(idx);
+        self.resources.device.host_bytes(*group.ok_or(DeviceError::NoSuchIndex { what, idx, n })?)
+    }
+
+    /// Shows what is held, and the totals to be written before the update; both are laid out by [`SumLayout`]. It may be
+    /// called many times in a step: what was written stays until the next step's totals. Allocates and copies nothing on the CPU.
+    pub fn exchange<R>(
+        &mut self,
+        plan: PlanId,
+        exchange: impl FnOnce(HeldSums<'_>, &mut [u8]) -> R,
+    ) -> Result<R, DeviceError> {
+        self.check_begun(plan)?;
+        let missing = DeviceError::NoStep { plan: plan.0 };
+        let Some(shared) = &self.plans[plan.0].shared_step else { return Err(missing) };
+        let grains = &self.held.grains[..];
+        let (mut waiting, mut answer) = (Some(exchange), None);
+        let mut then = |read: &dyn ReadGroups, totals: &mut [u8]| {
+            answer = waiting.take().map(|exchange| exchange(HeldSums { grains, read }, totals));
+        };
+        let (read, written) = (&self.held.groups, shared.totals.id);
+        self.resources.device.with_host_bytes(read, written, &mut then)?;
+        answer.ok_or(missing)
+    }
+
+    /// Runs the update of the step that was begun on the totals that were written, which ends it.
+    pub fn run_update(&mut self, plan: PlanId) -> Result<(), DeviceError> {
+        self.check_begun(plan)?;
+        self.forget_step();
+        let shared = self.plans[plan.0].shared_step.as_ref();
+        let update = shared.and_then(|shared| shared.update.as_ref());
+        update.map_or(Ok(()), |update| self.resources.device.run(std::slice::from_ref(update)))
+    }
+
+    /// Forgets the shared step that was begun, if one was.
+    pub fn forget_step(&mut self) {
+        self.begun = None;
+        self.held.clear();
+    }
+
+    fn check_begun(&self, plan: PlanId) -> Result<(), DeviceError> {
+        self.plan(plan)?;
+        if self.begun == Some(plan) { Ok(()) } else { Err(DeviceError::NoStep { plan: plan.0 }) }
+    }
+}

@@ -1,0 +1,181 @@
+//! The layout of a step that several workers share: what one of them runs for its grains, and its update.
+
+use std::ops::Range;
+
+use manyhands_program::{Piece, join_order, maximal_subtrees_of, pieces};
+
+use super::plan::{Lanes, Part, Plan};
+use super::resources::{Resources, SlotPurpose};
+use crate::device::{BufferGroup, GroupId, Launch};
+use crate::error::DeviceError;
+
+/// The most assignments of a plan that stay laid out. Between failures one or two come again and again.
+const MAX_ASSIGNMENTS: usize = 64;
+
+/// What a plan has for steps that are shared.
+pub(super) struct SharedStep {
+    /// Where the sums over all grains are put before the update.
+    pub(super) totals: BufferGroup,
+    /// The update, if anything follows the sums.
+    pub(super) update: Option<Launch>,
+    /// What was laid out so far, the oldest first.
+    assignments: Vec<Assignment>,
+}
+
+/// The partial sums of a step that a worker holds: one for each maximal complete subtree, in grain order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Held {
+    /// The grains of each.
+    pub(super) grains: Vec<Range<usize>>,
+    /// The slot of each.
+    pub(super) groups: Vec<GroupId>,
+}
+
+/// Grains that were asked for on top of what was held, laid out.
+pub(super) struct Assignment {
+    grains: Vec<Range<usize>>,
+    before: Held,
+    /// Launches that run side by side, round after round.
+    pub(super) rounds: Vec<Vec<Launch>>,
+    /// What is held afterwards.
+    pub(super) after: Held,
+}
+
+impl Held {
+    pub(super) fn clear(&mut self) {
+        self.grains.clear();
+        self.groups.clear();
+    }
+
+    /// Becomes the same as another, in the memory that it has.
+    pub(super) fn copy_from(&mut self, other: &Held) {
+        self.grains.clone_from(&other.grains);
+        self.groups.clone_from(&other.groups);
+    }
+
+    fn push(&mut self, grains: Range<usize>, group: GroupId) {
+        self.grains.push(grains);
+        self.groups.push(group);
+    }
+}
+
+impl Plan {
+    /// Gets the plan ready for steps that are shared, once.
+    pub(super) fn share(&mut self, resources: &mut Resources) -> Result<(), DeviceError> {
+        if self.shared_step.is_some() {
+            return Ok(());
+        }
+        let totals = resources.slot(SlotPurpose::Totals, &self.sum_types)?;
+        let step = Part::new(resources, self.parts.step.clone())?;
+        let update = self.update_launch(resources, &step, std::slice::from_ref(&totals));
+        self.shared_step = Some(SharedStep { totals, update, assignments: Vec::new() });
+        Ok(())
+    }
+
+    /// The layout of these grains on top of what is held; none if the plan shares no steps yet. Allocates nothing where the
+    /// same was asked before.
+    pub(super) fn assignment(
+        &mut self,
+        resources: &mut Resources,
+        held: &Held,
+        grains: &[Range<usize>],
+    ) -> Result<Option<&Assignment>, DeviceError> {
+        let is_known = |known: &Assignment| known.grains == grains && known.before == *held;
+        let Some(shared) = &self.shared_step else { return Ok(None) };
+        let known = shared.assignments.iter().position(is_known);
+        let made = match known {
+            Some(_) => None,
+            None => Some(self.lay_out(resources, held, grains)?),
+        };
+        let Some(shared) = &mut self.shared_step else { return Ok(None) };
+        if let Some(made) = made {
+            if shared.assignments.len() == MAX_ASSIGNMENTS {
+                shared.assignments.remove(0);
+            }
+            shared.assignments.push(made);
+        }
+        Ok(match known {
+            Some(idx) => shared.assignments.get(idx),
+            None => shared.assignments.last(),
+        })
+    }
+
+    fn lay_out(
+        &self,
+        resources: &mut Resources,
+        held: &Held,
+        grains: &[Range<usize>],
+    ) -> Result<Assignment, DeviceError> {
+        let new = self.new_grains(held, grains)?;
+        let n_lanes = resources.n_lanes.clamp(1, new.len().max(1));
+        let lane_of = |grain: usize| {
+            let place = new.partition_point(|&other| other < grain);
+            place * n_lanes / new.len().max(1)
+        };
+        let mut lanes = Lanes::default();
+        let mut merges = Vec::new();
+        let mut after = Held::default();
+        let mut n_tried = 0;
+        let all: Vec<Range<usize>> = held.grains.iter().chain(grains).cloned().collect();
+        for subtree in maximal_subtrees_of(&all, self.n_grains()) {
+            let (mut ranges, mut own) = (Vec::new(), Vec::new());
+            for piece in pieces(subtree.clone(), &held.grains, &lane_of) {
+                match piece {
+                    Piece::Held(idx) => {
+                        ranges.push(held.grains[idx].clone());
+                        own.push(resources.slot_of(held.groups[idx])?);
+                    }
+                    Piece::New(partial) => {
+                        let slot = self.free_slot(resources, held, &mut n_tried)?;
+                        self.sum_grains(resources, &partial, &slot, &mut lanes)?;
+                        ranges.push(partial.grains);
+                        own.push(slot);
+                    }
+                }
+            }
+            let additions = join_order(subtree.clone(), &ranges);
+            let additions = additions.expect("the pieces of a subtree cover it");
+            merges.extend(additions.iter().filter_map(|addition| {
+                self.merge_launch(&own[addition.into], &own[addition.from])
+            }));
+            after.push(subtree, own[0].id);
+        }
+        let mut rounds = lanes.rounds();
+        // A merge alone has all threads, and what it merges is finished by then.
+        rounds.extend(merges.into_iter().map(|merge| vec![merge]));
+        Ok(Assignment { grains: grains.to_vec(), before: held.clone(), rounds, after })
+    }
+
+    /// The next slot that does not hold anything; `n_tried` goes on from one call to the next.
+    fn free_slot(
+        &self,
+        resources: &mut Resources,
+        held: &Held,
+        n_tried: &mut usize,
+    ) -> Result<BufferGroup, DeviceError> {
+        loop {
+            let purpose = SlotPurpose::Partial { idx: *n_tried };
+            let slot = resources.slot(purpose, &self.sum_types)?;
+            *n_tried += 1;
+            if !held.groups.contains(&slot.id) {
+                return Ok(slot);
+            }
+        }
+    }
+
+    /// The grains that were asked for, in order; an error where one does not exist or is there already.
+    fn new_grains(&self, held: &Held, grains: &[Range<usize>]) -> Result<Vec<usize>, DeviceError> {
+        let n = self.n_grains();
+        if let Some(range) = grains.iter().find(|range| !range.is_empty() && range.end > n) {
+            return Err(DeviceError::NoSuchIndex { what: "grain", idx: range.end - 1, n });
+        }
+        let mut new: Vec<usize> = grains.iter().cloned().flatten().collect();
+        new.sort_unstable();
+        let twice = new.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
+        let is_held = |grain: &&usize| held.grains.iter().any(|held| held.contains(grain));
+        match twice.or_else(|| new.iter().find(is_held).copied()) {
+            Some(grain) => Err(DeviceError::GrainTwice { grain }),
+            None => Ok(new),
+        }
+    }
+}
