@@ -1,6 +1,7 @@
 //! What can be written on the command line. Doc comments here are the help that users read; examples, files and exit codes
 //! come behind them from `pages`.
 
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
@@ -30,6 +31,9 @@ pub(crate) enum Command {
     Predict(Predict),
     Check(Check),
     Doctor(Doctor),
+    Coordinator(Coordinator),
+    Worker(Worker),
+    Status(Status),
     #[command(subcommand)]
     Bench(Bench),
     Help(Help),
@@ -149,6 +153,91 @@ pub(crate) struct Doctor {
     pub json: bool,
 }
 
+/// Hold a cluster together.
+///
+/// Workers join it, jobs are given to it, and it decides who takes part in what. It says every decision with its reason. When it is killed,
+/// training goes on; started again with the same log it goes on where it was.
+///
+/// It creates the secret of the cluster where there is none, and prints the command with which workers join.
+#[derive(Args)]
+pub(crate) struct Coordinator {
+    /// Where it listens. Only this machine can reach it unless an address of the network is said, such as 0.0.0.0:7070.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7070")]
+    pub listen: SocketAddr,
+    /// The file with the secret of the cluster; made if it is not there.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub secret: Option<PathBuf>,
+    /// The file from which it goes on when it is started again; made if it is not there.
+    #[arg(long, value_name = "FILE", default_value = "manyhands-coordinator.log", value_hint = ValueHint::FilePath)]
+    pub log: PathBuf,
+    /// Show errors only.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// Lend this machine to a cluster.
+///
+/// Joins a coordinator, at any time, and does the grains of whatever job there is. It needs neither the job nor its data: programs and inputs come from
+/// the one who trains, the state from other workers. Ctrl-C, or `--drain`, ends it after the step at hand, and nothing is lost when it is killed.
+#[derive(Args)]
+pub(crate) struct Worker {
+    /// Where the coordinator is.
+    #[arg(long, value_name = "ADDRESS")]
+    pub join: String,
+    /// The file with the secret of the cluster; the variable MANYHANDS_SECRET unless said.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub secret: Option<PathBuf>,
+    /// The address of this machine on which other workers reach it. The one from which it reaches the coordinator unless said.
+    #[arg(long, value_name = "IP")]
+    pub bind: Option<IpAddr>,
+    /// What people call it. The name of the machine and the number of the process unless said.
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Threads that it computes with. One for each core unless said.
+    #[arg(long, value_name = "N")]
+    pub threads: Option<NonZeroUsize>,
+    /// How it links to other workers.
+    #[arg(long, value_name = "KIND", default_value = "auto")]
+    pub transport: Transport,
+    /// Ask the worker of this name, which runs elsewhere, to leave after the step at hand.
+    #[arg(long)]
+    pub drain: bool,
+    /// End when the process that started it ends.
+    #[arg(long, hide = true)]
+    pub with_parent: bool,
+    /// Show errors only.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// How workers are linked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum Transport {
+    /// Shared memory on one machine, encrypted TCP between machines.
+    Auto,
+    /// TCP everywhere, encrypted between machines.
+    Tcp,
+    /// TCP everywhere, encrypted everywhere.
+    TcpEncrypted,
+}
+
+/// Say how a cluster stands.
+///
+/// Who is there, what each does, steps and rate, how long each waited, the last failure and its reason, and the latest decisions.
+#[derive(Args)]
+pub(crate) struct Status {
+    /// Where the coordinator is.
+    #[arg(long, value_name = "ADDRESS")]
+    pub cluster: String,
+    /// The file with the secret of the cluster; the variable MANYHANDS_SECRET unless said.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub secret: Option<PathBuf>,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Measure how fast things are on this machine.
 #[derive(Subcommand)]
 pub(crate) enum Bench {
@@ -222,6 +311,21 @@ pub(crate) struct Machine {
     /// Threads of each worker. The cores shared out evenly unless said here or in the job.
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
+    /// Each worker is a process of its own. One that dies is replaced, and nothing is lost.
+    #[arg(long)]
+    pub processes: bool,
+    /// How worker processes are linked.
+    #[arg(long, value_name = "KIND", default_value = "auto", requires = "processes")]
+    pub transport: Transport,
+    /// Train on the workers of the cluster whose coordinator is there, as many as there are at any time.
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["processes", "workers"])]
+    pub cluster: Option<String>,
+    /// The file with the secret of the cluster; the variable MANYHANDS_SECRET unless said.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "cluster")]
+    pub secret: Option<PathBuf>,
+    /// The address of this machine on which the workers of the cluster reach it. The one from which it reaches the coordinator unless said.
+    #[arg(long, value_name = "IP", requires = "cluster")]
+    pub bind: Option<IpAddr>,
 }
 
 /// What is shown of a training.

@@ -14,6 +14,7 @@ pub(crate) enum Class {
     Model = 4,
     Training = 5,
     Output = 6,
+    Cluster = 7,
     Interrupted = 130,
 }
 
@@ -35,6 +36,10 @@ pub(crate) const CLASSES: &[(Class, &str)] = &[
         Class::Output,
         "The results: a full disk, a folder that cannot be written, a checkpoint that is damaged, of another job or of a \
          newer version.",
+    ),
+    (
+        Class::Cluster,
+        "The cluster: a coordinator that does not answer, a wrong secret, an address that cannot be listened on.",
     ),
     (
         Class::Interrupted,

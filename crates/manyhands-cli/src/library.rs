@@ -2,17 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use manyhands::cluster::{ClusterAddress, LocalCluster, LocalWorkers, Route, Secret};
 use manyhands::data::Source;
 use manyhands::job::Draft;
 use manyhands::predictions::{Predicted, PredictionFormat, PredictionWriter};
 use manyhands::train::{Measures, Planned};
 use manyhands::{Error, ErrorClass, Job, Prediction, Report, Trained, Trainer};
 
-use crate::arguments::{Machine, Resume, Train};
+use crate::arguments::{Machine, Resume, Train, Transport};
 use crate::exit::{Class, Failure};
 use crate::progress::Progress;
 
@@ -25,6 +28,7 @@ pub(crate) fn class(error: &Error) -> Class {
         ErrorClass::Model => Class::Model,
         ErrorClass::Training => Class::Training,
         ErrorClass::Output => Class::Output,
+        ErrorClass::Cluster => Class::Cluster,
         ErrorClass::Interrupted => Class::Interrupted,
     }
 }
@@ -47,14 +51,60 @@ fn job(path: &Path, set: &[String], seed: Option<u64>) -> Result<Job, Failure> {
     Ok(draft.job().map_err(Error::from)?)
 }
 
-fn on_machine(mut trainer: Trainer, machine: &Machine) -> Trainer {
+/// Trains on this machine, or where it is said.
+fn run_on(mut trainer: Trainer, machine: &Machine) -> Result<Report, Failure> {
     if let Some(n_workers) = machine.workers {
         trainer = trainer.workers(n_workers.get());
     }
     if let Some(n_threads) = machine.threads {
         trainer = trainer.threads(n_threads.get());
     }
-    trainer
+    if let Some(coordinator) = &machine.cluster {
+        let cluster = ClusterAddress {
+            coordinator: coordinator.clone(),
+            secret: secret(machine.secret.as_deref())?,
+            bind: machine.bind.unwrap_or_else(|| bind_for(coordinator)),
+            route: Route::Auto,
+        };
+        return Ok(trainer.cluster(cluster).run()?);
+    }
+    if !machine.processes {
+        return Ok(trainer.run()?);
+    }
+    let n_cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let n_workers =
+        machine.workers.map(NonZeroUsize::get).or(trainer.n_workers()).unwrap_or(n_cores);
+    let threads = machine.threads.map(NonZeroUsize::get).or(trainer.n_threads());
+    let threads = threads.unwrap_or((n_cores / n_workers).max(1));
+    let route = route(machine.transport);
+    let workers = LocalWorkers { n_workers, threads, program: None, route };
+    let cluster = LocalCluster::start(&workers)?;
+    Ok(trainer.threads(threads).cluster(cluster.address()).run()?)
+}
+
+/// The secret of a cluster: from a file, or from the environment.
+pub(crate) fn secret(file: Option<&Path>) -> Result<Secret, Failure> {
+    let secret = match file {
+        Some(file) => Secret::read(file),
+        None => Secret::from_environment(),
+    };
+    Ok(secret.map_err(Error::from)?)
+}
+
+/// The address to listen on for others of a cluster: loopback where its coordinator is there.
+pub(crate) fn bind_for(coordinator: &str) -> IpAddr {
+    let host = coordinator.rsplit_once(':').map_or(coordinator, |(host, _)| host);
+    let is_local = host == "localhost"
+        || host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    if is_local { Ipv4Addr::LOCALHOST.into() } else { Ipv4Addr::UNSPECIFIED.into() }
+}
+
+pub(crate) fn route(transport: Transport) -> Route {
+    match transport {
+        Transport::Auto => Route::Auto,
+        Transport::Tcp => Route::Tcp,
+        Transport::TcpEncrypted => Route::TcpEncrypted,
+    }
 }
 
 /// Trains a job.
@@ -72,7 +122,7 @@ pub(crate) fn train(
         trainer = trainer.out(out);
     }
     let folder = trainer.out_folder().to_path_buf();
-    let report = on_machine(trainer, &arguments.machine).run()?;
+    let report = run_on(trainer, &arguments.machine)?;
     Ok(Ended { report, folder })
 }
 
@@ -83,7 +133,7 @@ pub(crate) fn resume(
     stop: Arc<AtomicBool>,
 ) -> Result<Ended, Failure> {
     let trainer = Trainer::resume(&arguments.dir)?.callback(progress).stop_flag(stop);
-    let report = on_machine(trainer, &arguments.machine).run()?;
+    let report = run_on(trainer, &arguments.machine)?;
     Ok(Ended { report, folder: arguments.dir.clone() })
 }
 

@@ -3,6 +3,7 @@
 mod arguments;
 mod bench;
 mod check;
+mod cluster;
 mod doctor;
 mod evaluate;
 mod exit;
@@ -54,6 +55,9 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Predict(arguments) => predict::run(arguments),
         Command::Check(arguments) => check::run(arguments),
         Command::Doctor(arguments) => doctor::run(arguments),
+        Command::Coordinator(arguments) => cluster::coordinator(arguments),
+        Command::Worker(arguments) => cluster::worker(arguments),
+        Command::Status(arguments) => cluster::status(arguments),
         Command::Bench(Bench::Train(arguments)) => bench::train(arguments),
         Command::Help(arguments) => help::run(arguments),
         Command::Completions(arguments) => manual::completions(arguments),

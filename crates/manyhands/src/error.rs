@@ -48,6 +48,44 @@ pub enum Error {
     ClassWeight { class: String, classes: Vec<String> },
     #[error("the data has no labels, without which nothing can be measured")]
     NoLabels,
+    /// All workers that had the state are lost.
+    #[error("all workers are lost after step {step}")]
+    WorkersLost {
+        /// The last step that they did.
+        step: u64,
+    },
+    /// The cluster ended the job.
+    #[error("the cluster ended the job: {reason}")]
+    Cluster {
+        /// Why.
+        reason: String,
+    },
+    /// A worker process cannot be started.
+    #[error("cannot start a worker ({program}): {source}")]
+    StartWorker {
+        /// The program.
+        program: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// This process has no place in the network.
+    #[error(transparent)]
+    Station(#[from] crate::cluster::StationError),
+    /// There is no coordinator.
+    #[error(transparent)]
+    Coordinator(#[from] crate::cluster::CoordinatorError),
+    /// The coordinator cannot be asked.
+    #[error(transparent)]
+    Control(#[from] crate::cluster::ControlError),
+    /// The secret of the cluster cannot be used.
+    #[error(transparent)]
+    Secret(#[from] crate::cluster::SecretError),
+    /// The system reported an error.
+    #[error("the system refused: {0}")]
+    System(#[from] std::io::Error),
+    /// A step was waited for that nobody had been given.
+    #[error("no training step is under way")]
+    NoStep,
     #[error("the job of this model has no test data; say which with `--data`")]
     NoTest,
     #[error(
@@ -143,6 +181,8 @@ pub enum ErrorClass {
     Training,
     /// The output or a checkpoint: a full disk, a damaged file.
     Output,
+    /// The cluster: a coordinator that does not answer, a wrong secret.
+    Cluster,
     /// The user stopped it.
     Interrupted,
 }
@@ -177,9 +217,19 @@ impl Error {
             Error::Interrupted { .. } | Error::StoppedBefore | Error::Stopped => {
                 ErrorClass::Interrupted
             }
-            Error::TooLarge { .. } | Error::Device(_) | Error::Tensor(_) | Error::Json { .. } => {
-                ErrorClass::Other
-            }
+            Error::WorkersLost { .. }
+            | Error::Cluster { .. }
+            | Error::StartWorker { .. }
+            | Error::Station(_)
+            | Error::Coordinator(_)
+            | Error::Control(_)
+            | Error::Secret(_)
+            | Error::System(_) => ErrorClass::Cluster,
+            Error::NoStep
+            | Error::TooLarge { .. }
+            | Error::Device(_)
+            | Error::Tensor(_)
+            | Error::Json { .. } => ErrorClass::Other,
         }
     }
 }

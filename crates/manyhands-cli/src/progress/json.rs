@@ -45,6 +45,7 @@ impl<W: Write + Send> View for JsonLines<W> {
             Event::Checkpointed { step, folder } => {
                 json!({ "event": "checkpointed", "step": step, "folder": folder.display().to_string() })
             }
+            Event::Cluster(news) => json!({ "event": "cluster", "news": news }),
             Event::Warned(warning) => json!({ "event": "warned", "warning": warning }),
             Event::Stopped(reason) => json!({ "event": "stopped", "reason": reason }),
             // Events of a newer library that this command does not know.

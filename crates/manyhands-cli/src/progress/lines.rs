@@ -64,6 +64,7 @@ pub(crate) fn line(event: &Event) -> Option<String> {
     match event {
         Event::Planned(planned) => Some(planned_line(planned)),
         Event::SetUp(set_up) => Some(set_up_line(set_up)),
+        Event::Cluster(news) => Some(format!("cluster: {news}")),
         Event::Warned(warning) => Some(format!("warning: {warning}")),
         Event::Stopped(reason) => Some(format!("ended early: {reason}")),
         _ => None,

@@ -23,6 +23,8 @@ pub enum Event<'a> {
         /// Where it is.
         folder: &'a Path,
     },
+    /// Who does the steps has changed, or something happened to them; a sentence.
+    Cluster(&'a str),
     /// Something that the user should know, though training goes on.
     Warned(&'a str),
     /// Training ends early; the reason as a sentence.

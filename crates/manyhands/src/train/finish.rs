@@ -9,7 +9,7 @@ use manyhands_program::Role;
 use super::event::SetUp;
 use super::measure::Measures;
 use super::run::Run;
-use super::session::Session;
+use super::steps::Steps;
 use crate::checkpoint::NamedTensor;
 use crate::error::Error;
 use crate::machine::{Machine, peak_memory_bytes};
@@ -19,13 +19,14 @@ impl<'a> Run<'a> {
     /// After the last step: the model that counts is tested and published, and the report written.
     pub(super) fn finish(
         mut self,
-        mut session: Session<'a>,
+        steps: &mut dyn Steps<'a>,
         set_up: SetUp,
         stopped: Option<String>,
     ) -> Result<Report, Error> {
         self.saver.flush();
         self.poll_saver()?;
-        let mut result = self.checkpoint(&session)?;
+        let mut result = self.checkpoint(steps.tensors()?);
+        let session = steps.answering()?;
         if self.job.train.keep_best
             && let Some(best) = &self.state.best
             && best.step != self.state.step
@@ -38,7 +39,7 @@ impl<'a> Run<'a> {
         }
         let mut test = Measures::default();
         if let Some(part) = &self.opened.data.test {
-            test = match self.measure(&mut session, part, "test") {
+            test = match self.measure(session, part, "test") {
                 // Everything is saved; the parameters at hand may be those of the best model, not of the last step.
                 Err(Error::Stopped) => return Err(self.interruption()),
                 test => test?,
@@ -113,7 +114,7 @@ fn not_finite_weight(tensors: &[NamedTensor]) -> Option<String> {
 }
 
 /// What a run is called: the name of its folder.
-fn name_of(folder: &Path) -> String {
+pub(super) fn name_of(folder: &Path) -> String {
     let name = folder.file_name().map(|name| name.to_string_lossy().into_owned());
     name.unwrap_or_else(|| "job".to_string())
 }

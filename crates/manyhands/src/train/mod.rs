@@ -1,7 +1,7 @@
 //! Training: from a job to a model in a folder.
 //!
 //! [`Trainer`] opens the data, builds the model and runs the loop (`run.rs`). The loop's parts are small and each in a file:
-//! what a job comes to (`recipe.rs`), the model on a device (`session.rs`), how many workers (`set_up.rs`), measuring
+//! what a job comes to (`recipe.rs`), who does the steps (`steps.rs`), the model on a device (`session.rs`), how many workers (`set_up.rs`), measuring
 //! (`measure.rs`), judging (`judge.rs`), saving (`saver.rs`), and finding where a NaN came from (`fault.rs`).
 
 mod event;
@@ -15,12 +15,14 @@ mod run;
 mod saver;
 mod session;
 mod set_up;
+mod steps;
 
 pub use event::{Callback, Control, Evaluated, Event, Planned, SetUp, StepDone};
 pub use measure::Measures;
 pub(crate) use measure::measure;
 pub(crate) use recipe::{Purpose, Recipe, target_of};
 pub(crate) use session::Session;
+pub(crate) use steps::{Step, Steps};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,6 +32,7 @@ use manyhands_data::{Data, DataSpec, Encoding, HeldOut, Order, Part, Source};
 use manyhands_device::KERNEL_SET;
 
 use crate::checkpoint::{CheckpointError, CheckpointFolder, CheckpointWriter, Damage};
+use crate::cluster::ClusterAddress;
 use crate::error::Error;
 use crate::job::Job;
 use crate::registry::Registry;
@@ -53,6 +56,8 @@ pub struct Trainer {
     stop: Arc<AtomicBool>,
     /// Whether it goes on from what an earlier run left.
     resumes: bool,
+    /// Who does the steps, where it is not this process.
+    cluster: Option<ClusterAddress>,
     discards_unfinished: bool,
 }
 
@@ -68,6 +73,7 @@ impl Trainer {
             callbacks: Vec::new(),
             stop: Arc::default(),
             resumes: false,
+            cluster: None,
             discards_unfinished: false,
         }
     }
@@ -125,9 +131,25 @@ impl Trainer {
         self
     }
 
+    /// The workers that were asked for.
+    pub fn n_workers(&self) -> Option<usize> {
+        self.job.distribute.workers
+    }
+
+    /// The threads of each worker that were asked for.
+    pub fn n_threads(&self) -> Option<usize> {
+        self.job.distribute.threads
+    }
+
     /// Threads of each worker.
     pub fn threads(mut self, n_threads: usize) -> Trainer {
         self.job.distribute.threads = Some(n_threads);
+        self
+    }
+
+    /// Has the steps done by the workers of a cluster.
+    pub fn cluster(mut self, cluster: ClusterAddress) -> Trainer {
+        self.cluster = Some(cluster);
         self
     }
 
@@ -165,7 +187,7 @@ impl Trainer {
                 let damage = Damage::Content { expected, reason };
                 CheckpointError::Damaged { path: report, damage }.into()
             }),
-            _ => run::run(self),
+            _ => run::run_to_the_end(self),
         }
     }
 

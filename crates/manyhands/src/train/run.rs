@@ -1,5 +1,6 @@
 //! The loop: epochs, steps, and what happens between them.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -16,10 +17,13 @@ use super::records::Records;
 use super::saver::Saver;
 use super::session::Session;
 use super::set_up::{Trial, Verdict, candidates};
+use super::steps::{Here, Step, Steps};
 use super::{Opened, Purpose, Trainer, make_absolute};
 use crate::checkpoint::{
-    Checkpoint, CheckpointError, CheckpointWriter, Keep, Measured, NamedTensor, State,
+    Checkpoint, CheckpointError, CheckpointFolder, CheckpointWriter, Keep, Measured, NamedTensor,
+    State,
 };
+use crate::cluster::{ClusterAddress, Remote};
 use crate::energy::EnergyMeter;
 use crate::error::Error;
 use crate::job::Job;
@@ -27,14 +31,32 @@ use crate::registry::Registry;
 use crate::report::{Report, Seconds};
 use crate::schedules::{Position, warm_up};
 
-/// Trains what a trainer was given.
-pub(super) fn run(mut trainer: Trainer) -> Result<Report, Error> {
+/// Trains what a trainer was given. Where all workers of a cluster are lost, it goes on from the last checkpoint when there are others.
+pub(super) fn run_to_the_end(mut trainer: Trainer) -> Result<Report, Error> {
+    loop {
+        match run(&mut trainer) {
+            Err(Error::WorkersLost { step }) => {
+                let sentence = format!(
+                    "all workers are lost after step {step}; going on from the last checkpoint"
+                );
+                for callback in &mut trainer.callbacks {
+                    callback.on_event(&Event::Warned(&sentence));
+                }
+                trainer.resumes = !CheckpointFolder::open(&trainer.out)?.steps()?.is_empty();
+                trainer.discards_unfinished = true;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+fn run(trainer: &mut Trainer) -> Result<Report, Error> {
     let start = Instant::now();
     let energy = EnergyMeter::start();
     trainer.job.check()?;
     trainer.refuse_unfinished()?;
     make_absolute(&mut trainer.job.data, &trainer.folder);
-    let opened = Opened::new(&trainer)?;
+    let opened = Opened::new(trainer)?;
     if trainer.stop.load(Ordering::Relaxed) {
         return Err(Error::StoppedBefore);
     }
@@ -75,7 +97,8 @@ pub(super) fn run(mut trainer: Trainer) -> Result<Report, Error> {
         opened: &opened,
         saver: Saver::new(Arc::clone(&writer), keep),
         records,
-        callbacks: std::mem::take(&mut trainer.callbacks),
+        callbacks: &mut trainer.callbacks,
+        cluster: trainer.cluster.as_ref(),
         should_stop: &|| trainer.stop.load(Ordering::Relaxed),
         writer: &writer,
         job_text,
@@ -115,7 +138,9 @@ pub(super) struct Run<'a> {
     pub(super) writer: &'a CheckpointWriter,
     pub(super) saver: Saver,
     pub(super) records: Records,
-    pub(super) callbacks: Vec<Box<dyn Callback>>,
+    pub(super) callbacks: &'a mut Vec<Box<dyn Callback>>,
+    /// Who does the steps, where it is not this process.
+    cluster: Option<&'a ClusterAddress>,
     pub(super) should_stop: &'a dyn Fn() -> bool,
     pub(super) planned: Planned,
     pub(super) judge: Judge,
@@ -137,6 +162,9 @@ pub(super) struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn train(mut self, tensors: Option<Vec<NamedTensor>>) -> Result<Report, Error> {
+        if let Some(cluster) = self.cluster {
+            return self.train_on(cluster, tensors);
+        }
         let n_grains = self.recipe.n_grains(self.full_batch());
         let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
         let mut trial = Trial::new(candidates(&self.job.distribute, n_cores, n_grains));
@@ -160,7 +188,8 @@ impl<'a> Run<'a> {
         if trial.is_decided() {
             self.tell(&Event::SetUp(&set_up));
         }
-        let reason = self.epochs(&mut session, &mut trial, &mut set_up)?;
+        let mut steps = Here::new(session);
+        let reason = self.epochs(&mut steps, &mut trial, &mut set_up)?;
         if set_up.reason.is_empty() {
             set_up.reason = "there were too few steps to measure which is faster".to_string();
             self.tell(&Event::SetUp(&set_up));
@@ -168,7 +197,41 @@ impl<'a> Run<'a> {
         if let Some(reason) = &reason {
             self.tell(&Event::Stopped(reason));
         }
-        self.finish(session, set_up, reason)
+        self.finish(&mut steps, set_up, reason)
+    }
+
+    /// The same with workers of a cluster.
+    fn train_on(
+        mut self,
+        cluster: &ClusterAddress,
+        tensors: Option<Vec<NamedTensor>>,
+    ) -> Result<Report, Error> {
+        let planned = self.planned.clone();
+        self.tell(&Event::Planned(&planned));
+        self.records.begin(self.recipe, self.planned.n_steps)?;
+        let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let here = SetUp { workers: 1, threads: n_cores, reason: String::new() };
+        let mut session = Session::new(self.recipe, &here)?;
+        session.plan(Purpose::Train, self.full_batch())?;
+        match tensors {
+            Some(tensors) => session.load(&tensors)?,
+            None => session.initialise(self.job.train.seed)?,
+        }
+        let state = (self.state.step, session.tensors()?);
+        let name = super::finish::name_of(self.writer.folder().path());
+        let threads = self.job.distribute.threads;
+        let n_samples = self.planned.n_samples;
+        let mut steps =
+            Remote::start(self.recipe, &name, cluster, state, n_samples, threads, session)?;
+        let mut set_up = steps.set_up();
+        set_up.reason = "a cluster".to_string();
+        let mut trial = Trial::new(vec![set_up.clone()]);
+        let reason = self.epochs(&mut steps, &mut trial, &mut set_up)?;
+        if let Some(reason) = &reason {
+            self.tell(&Event::Stopped(reason));
+        }
+        let set_up = SetUp { reason: set_up.reason, ..steps.set_up() };
+        self.finish(&mut steps, set_up, reason)
     }
 
     /// Samples of every step but an epoch's last.
@@ -180,7 +243,7 @@ impl<'a> Run<'a> {
     /// that a run that is resumed does the same.
     fn epochs(
         &mut self,
-        session: &mut Session<'a>,
+        steps: &mut dyn Steps<'a>,
         trial: &mut Trial,
         set_up: &mut SetUp,
     ) -> Result<Option<String>, Error> {
@@ -190,7 +253,7 @@ impl<'a> Run<'a> {
             let epoch_is_done = state.batch as usize >= self.planned.steps_per_epoch;
             let steps_are_done = state.step as usize >= self.planned.n_steps;
             if !is_measured && (epoch_is_done || steps_are_done) {
-                self.close_epoch(session, epoch_is_done)?;
+                self.close_epoch(steps, epoch_is_done)?;
                 continue;
             }
             if state.epoch as usize >= self.planned.n_epochs {
@@ -203,46 +266,76 @@ impl<'a> Run<'a> {
                 return Ok(Some(reason));
             }
             if self.wants_stop {
-                self.save(session, true)?;
+                self.save(steps, true)?;
                 return Ok(Some("a callback asked for it".to_string()));
             }
-            self.epoch(session, trial, set_up)?;
+            self.epoch(steps, trial, set_up)?;
         }
     }
 
     /// One epoch, or what is left of it, or less where training ends in the midst.
     fn epoch(
         &mut self,
-        session: &mut Session<'a>,
+        steps: &mut dyn Steps<'a>,
         trial: &mut Trial,
         set_up: &mut SetUp,
     ) -> Result<(), Error> {
         let order = self.order(self.state.epoch);
         let first = self.state.batch as usize;
         let batches = self.opened.data.train.batches(order, self.recipe.batch, first);
-        let mut chosen = trial.is_decided() || !set_up.reason.is_empty();
+        let mut under_way = VecDeque::with_capacity(steps.depth());
         let mut waiting = Instant::now();
         for batch in batches {
-            let batch = batch?;
-            let compute = self.step(session, &batch, waiting)?;
-            if !chosen && batch.n_samples() == self.recipe.batch {
-                chosen = self.try_set_up(session, trial, set_up, compute)?;
+            let number = self.state.step + under_way.len() as u64 + 1;
+            let rate = self.rate(number as usize - 1, &self.monitored);
+            let step = Step { number, batch: batch?, rate, seed: self.job.train.seed };
+            steps.submit(&step)?;
+            self.split.input += waiting.elapsed().as_secs_f64();
+            under_way.push_back(step);
+            let is_last = number as usize >= self.planned.n_steps;
+            // With none to follow, or something to do between steps, those under way are finished first.
+            let depth = if is_last || self.is_due(steps.depth() > 1) { 1 } else { steps.depth() };
+            while under_way.len() >= depth
+                && let Some(step) = under_way.pop_front()
+            {
+                self.finish_step(steps, &step, trial, set_up)?;
             }
-            self.poll_saver()?;
-            if (self.should_stop)() {
-                return Err(self.interrupted(session)?);
-            }
-            let steps_are_done = self.state.step as usize >= self.planned.n_steps;
-            if self.wants_stop || steps_are_done {
+            if under_way.is_empty() && self.between_steps(steps)? {
                 return Ok(());
-            }
-            let due = self.saved_at.elapsed().as_secs_f64() >= self.job.output.checkpoint_seconds;
-            if due && (self.state.batch as usize) < self.planned.steps_per_epoch {
-                self.save(session, false)?;
             }
             waiting = Instant::now();
         }
+        for step in under_way {
+            self.finish_step(steps, &step, trial, set_up)?;
+        }
+        self.between_steps(steps)?;
         Ok(())
+    }
+
+    /// Whether something is to be done between steps: a stop, or a checkpoint. `looks` is false where every step is followed
+    /// by a look anyway.
+    fn is_due(&self, looks: bool) -> bool {
+        looks && (self.wants_stop || (self.should_stop)() || self.checkpoint_is_due())
+    }
+
+    fn checkpoint_is_due(&self) -> bool {
+        self.saved_at.elapsed().as_secs_f64() >= self.job.output.checkpoint_seconds
+    }
+
+    /// What happens where no step is under way. Whether the epoch ends here.
+    fn between_steps(&mut self, steps: &mut dyn Steps<'a>) -> Result<bool, Error> {
+        if (self.should_stop)() {
+            return Err(self.interrupted(steps)?);
+        }
+        let steps_are_done = self.state.step as usize >= self.planned.n_steps;
+        if self.wants_stop || steps_are_done {
+            return Ok(true);
+        }
+        let within_epoch = (self.state.batch as usize) < self.planned.steps_per_epoch;
+        if within_epoch && self.checkpoint_is_due() {
+            self.save(steps, false)?;
+        }
+        Ok(false)
     }
 
     /// The order in which an epoch visits the samples.
@@ -253,42 +346,47 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// One step. Gives the seconds that the device took.
-    fn step(
+    /// Waits for a step, and takes note of it.
+    fn finish_step(
         &mut self,
-        session: &mut Session<'a>,
-        batch: &Batch,
-        waiting: Instant,
-    ) -> Result<f64, Error> {
-        let rate = self.rate(self.state.step as usize, &self.monitored);
-        let number = self.state.step + 1;
-        let plan = session.prepare_step(batch, rate, self.job.train.seed, number)?;
+        steps: &mut dyn Steps<'a>,
+        step: &Step,
+        trial: &mut Trial,
+        set_up: &mut SetUp,
+    ) -> Result<(), Error> {
         let computing = Instant::now();
-        let loss = f64::from(session.step(plan)?);
+        let loss = f64::from(steps.finish()?);
+        while let Some(news) = steps.news() {
+            self.tell(&Event::Cluster(&news));
+        }
         let done = Instant::now();
         let compute = (done - computing).as_secs_f64();
-        self.split.input += (computing - waiting).as_secs_f64();
         self.split.compute += compute;
         if !loss.is_finite() {
-            return Err(self.not_finite(batch, &session.set_up().clone())?);
+            return Err(self.not_finite(&step.batch, &steps.set_up())?);
         }
-        let n_samples = batch.n_samples();
-        self.state.step = number;
+        let n_samples = step.batch.n_samples();
+        self.state.step = step.number;
         self.state.batch += 1;
         self.state.epoch_samples += n_samples as u64;
         self.state.samples += n_samples as u64;
-        let is_last = number as usize == self.planned.n_steps;
-        self.records.step(number, loss, n_samples, rate, is_last)?;
+        let is_last = step.number as usize == self.planned.n_steps;
+        self.records.step(step.number, loss, n_samples, step.rate, is_last)?;
         let done = StepDone {
-            step: number as usize,
+            step: step.number as usize,
             epoch: self.state.epoch as usize,
             n_samples,
             loss,
-            rate,
+            rate: step.rate,
             seconds: (done - self.start).as_secs_f64(),
         };
         self.tell(&Event::Step(&done));
-        Ok(compute)
+        self.poll_saver()?;
+        let is_chosen = trial.is_decided() || !set_up.reason.is_empty();
+        if !is_chosen && n_samples == self.recipe.batch {
+            self.try_set_up(steps, trial, set_up, compute)?;
+        }
+        Ok(())
     }
 
     /// The rate of a step, 0 being the first, given what was monitored before it.
@@ -303,32 +401,32 @@ impl<'a> Run<'a> {
     /// Goes on with another set-up where the trial says so: the parameters move, the bits stay.
     fn try_set_up(
         &mut self,
-        session: &mut Session<'a>,
+        steps: &mut dyn Steps<'a>,
         trial: &mut Trial,
         set_up: &mut SetUp,
         seconds: f64,
-    ) -> Result<bool, Error> {
+    ) -> Result<(), Error> {
         let (next, chosen) = match trial.step(seconds) {
-            Verdict::Stay => return Ok(false),
+            Verdict::Stay => return Ok(()),
             Verdict::Try(next) => (next, false),
             Verdict::Choose(next) => (next, true),
         };
         if (next.workers, next.threads) != (set_up.workers, set_up.threads) {
-            session.move_to(&next)?;
+            steps.move_to(&next)?;
         }
         *set_up = next;
         if chosen {
             self.tell(&Event::SetUp(set_up));
         }
-        Ok(chosen)
+        Ok(())
     }
 
     /// After an epoch, or the last step: measures, judges, saves. Nothing of the state changes before all is measured.
-    fn close_epoch(&mut self, session: &mut Session<'a>, is_whole: bool) -> Result<(), Error> {
+    fn close_epoch(&mut self, steps: &mut dyn Steps<'a>, is_whole: bool) -> Result<(), Error> {
         let mut values = self.records.epoch_values();
         if let Some(part) = &self.opened.data.validation {
-            let measures = match self.measure(session, part, "validation") {
-                Err(Error::Stopped) => return Err(self.interrupted(session)?),
+            let measures = match self.measure(steps.answering()?, part, "validation") {
+                Err(Error::Stopped) => return Err(self.interrupted(steps)?),
                 measures => measures?,
             };
             let named = measures.values.into_iter();
@@ -340,13 +438,13 @@ impl<'a> Run<'a> {
         }
         self.records.begin_epoch();
         let measured = Measured { epoch: self.state.epoch, step: self.state.step, values };
-        self.records.epoch(&measured, || session.tensors())?;
+        self.records.epoch(&measured, || steps.tensors())?;
         self.state.history.push(measured);
         self.monitored = self.judge.monitored(&self.state.history);
         let best = self.judge.best(&self.state);
         let is_better = best != self.state.best;
         self.state.best = best;
-        self.save(session, is_better && self.job.train.keep_best)
+        self.save(steps, is_better && self.job.train.keep_best)
     }
 
     pub(super) fn measure(
@@ -369,23 +467,23 @@ impl<'a> Run<'a> {
         Ok(measures)
     }
 
-    pub(super) fn checkpoint(&self, session: &Session) -> Result<Checkpoint, Error> {
+    pub(super) fn checkpoint(&self, tensors: Vec<NamedTensor>) -> Checkpoint {
         let mut state = self.state.clone();
         state.extra = self.records.kept();
-        Ok(Checkpoint {
-            tensors: session.tensors()?,
+        Checkpoint {
+            tensors,
             job_text: self.job_text.clone(),
             fingerprint: self.fingerprint.clone(),
             kernel_set: KERNEL_SET.to_string(),
             encoding_json: self.encoding_json.clone(),
             state,
-        })
+        }
     }
 
     /// Saves a checkpoint: in the background, or, where it must be this one, now.
-    fn save(&mut self, session: &Session, now: bool) -> Result<(), Error> {
+    fn save(&mut self, steps: &mut dyn Steps<'a>, now: bool) -> Result<(), Error> {
         let start = Instant::now();
-        let checkpoint = self.checkpoint(session)?;
+        let checkpoint = self.checkpoint(steps.tensors()?);
         match now {
             true => self.saver.save(checkpoint),
             false => self.saver.offer(checkpoint),
@@ -405,8 +503,8 @@ impl<'a> Run<'a> {
     }
 
     /// The user wants to stop: saves, and says so.
-    fn interrupted(&mut self, session: &Session) -> Result<Error, Error> {
-        self.save(session, true)?;
+    fn interrupted(&mut self, steps: &mut dyn Steps<'a>) -> Result<Error, Error> {
+        self.save(steps, true)?;
         Ok(self.interruption())
     }
 
@@ -473,7 +571,7 @@ impl<'a> Run<'a> {
     }
 
     fn tell(&mut self, event: &Event) {
-        for callback in &mut self.callbacks {
+        for callback in &mut *self.callbacks {
             if callback.on_event(event) == Control::Stop {
                 self.wants_stop = true;
             }

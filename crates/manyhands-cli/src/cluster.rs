@@ -1,0 +1,131 @@
+//! `manyhands coordinator`, `manyhands worker` and `manyhands status`.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use manyhands::Error;
+use manyhands::cluster::{
+    CoordinatorProcess, CoordinatorSettings, Secret, Status as ClusterStatus, WorkerSettings,
+    ask_drain, ask_status, run_worker,
+};
+
+use crate::arguments::{Coordinator, Status, Worker};
+use crate::exit::{Class, Failure};
+use crate::library::{bind_for, route, secret};
+use crate::output::{print, print_json, tell};
+use crate::signals;
+
+/// How long a coordinator may take to answer.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Where the secret of a cluster is made unless said.
+const SECRET_FILE: &str = "manyhands-secret";
+
+pub(crate) fn coordinator(arguments: &Coordinator) -> Result<(), Failure> {
+    let stop = signals::stop_flag()?;
+    let file = arguments.secret.clone().unwrap_or_else(|| SECRET_FILE.into());
+    let secret = match (&arguments.secret, Secret::from_environment()) {
+        (None, Ok(secret)) => secret,
+        _ if file.exists() => Secret::read(&file).map_err(Error::from)?,
+        _ => Secret::create(&file).map_err(Error::from)?,
+    };
+    let settings =
+        CoordinatorSettings { listen: arguments.listen, secret, log: Some(arguments.log.clone()) };
+    let quiet = arguments.quiet;
+    let process = CoordinatorProcess::start(settings, move |decision| {
+        if !quiet {
+            tell(&format!("{:9.3} s  {}", decision.at, decision.sentence));
+        }
+    })
+    .map_err(Error::from)?;
+    if !quiet {
+        let address = process.address();
+        let mut join = format!("manyhands worker --join {address}");
+        if std::env::var_os("MANYHANDS_SECRET").is_none() || arguments.secret.is_some() {
+            join.push_str(&format!(" --secret {}", crate::train::shell_word(&file)));
+        }
+        print(&format!("listening on {address}; workers join with:\n  {join}"))?;
+    }
+    while !stop.load(Ordering::Relaxed) {
+        if process.has_ended() {
+            return Err(Failure::new(
+                Class::Cluster,
+                "the coordinator ended; its last words say why",
+            ));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+pub(crate) fn worker(arguments: &Worker) -> Result<(), Failure> {
+    let secret = secret(arguments.secret.as_deref())?;
+    if arguments.drain {
+        let Some(name) = &arguments.name else {
+            let sentence = "--drain needs --name: the worker that is to leave";
+            return Err(Failure::new(Class::Job, sentence));
+        };
+        ask_drain(&arguments.join, &secret, name, ANSWER).map_err(Error::from)?;
+        return print(&format!("{name} leaves after the step at hand"));
+    }
+    if arguments.with_parent {
+        manyhands::cluster::end_with_parent().map_err(Error::from)?;
+    }
+    let settings = WorkerSettings {
+        coordinator: arguments.join.clone(),
+        secret,
+        bind: arguments.bind.unwrap_or_else(|| bind_for(&arguments.join)),
+        name: arguments.name.clone(),
+        threads: arguments.threads.map(std::num::NonZeroUsize::get),
+        route: route(arguments.transport),
+        drain: signals::stop_flag()?,
+    };
+    let quiet = arguments.quiet;
+    run_worker(settings, move |sentence| {
+        if !quiet {
+            tell(sentence);
+        }
+    })?;
+    Ok(())
+}
+
+pub(crate) fn status(arguments: &Status) -> Result<(), Failure> {
+    let secret = secret(arguments.secret.as_deref())?;
+    let status = ask_status(&arguments.cluster, &secret, ANSWER).map_err(Error::from)?;
+    if arguments.json { print_json(&status) } else { print(&described(&status)) }
+}
+
+fn described(status: &ClusterStatus) -> String {
+    let mut lines = vec![status.summary.clone()];
+    if let Some(job) = &status.job {
+        let rate = status.steps_per_second;
+        let rate = rate.map_or(String::new(), |rate| format!(", {rate:.1} steps/s"));
+        lines.push(format!("job {job}: {} steps{rate}", status.steps));
+    }
+    for member in &status.members {
+        let place = if member.is_in_view { "takes part" } else { "waits" };
+        let drain = if member.is_draining { ", leaving" } else { "" };
+        let speed = member.seconds_per_grain;
+        let speed = speed.map_or(String::new(), |s| format!(", {:.2} ms a grain", s * 1000.0));
+        lines.push(format!(
+            "  {} ({} threads): {place}{drain}, {:?}, {} steps{speed}, waited {:.1} s",
+            member.name,
+            member.cores,
+            member.doing,
+            member.steps.unwrap_or(0),
+            member.seconds_waiting,
+        ));
+    }
+    if let Some(failure) = &status.last_failure {
+        lines.push(format!("last failure: {failure}"));
+    }
+    lines.extend(
+        status
+            .history
+            .iter()
+            .rev()
+            .take(8)
+            .rev()
+            .map(|decision| format!("  {:9.3} s  {}", decision.at, decision.sentence)),
+    );
+    lines.join("\n")
+}

@@ -1,0 +1,499 @@
+//! The driver: steps of a run, done by the workers of a cluster.
+//!
+//! The run hands steps over ([`Steps::submit`]); workers ask for the inputs of their grains, which threads of this process serve from the steps at hand, and say when a step is
+//! done. The same step may be said to be done by several, and again after a failure: it is the same step, with the same loss.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use manyhands_data::Batch;
+use manyhands_device::KERNEL_SET;
+use manyhands_net::control::Follower;
+use manyhands_net::host::{host_id, random_number};
+use manyhands_net::membership::driver::{Action, Driver, Event};
+use manyhands_net::membership::identity::Instance;
+use manyhands_net::membership::message::{Go, GrainCounts, Reach, Submit};
+use manyhands_net::secure::Secret;
+use manyhands_net::station::{Route, Station};
+use manyhands_net::transport::Link;
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::talk::{Talk, TalkError, Until};
+use super::words::{FromDriver, FromWorker, PlanPrograms, Programs, StepInputs, heads, tensors};
+use super::worker::public_address;
+use crate::checkpoint::NamedTensor;
+use crate::error::Error;
+use crate::model::LABEL;
+use crate::train::{Purpose, Recipe, Session, SetUp, Step, Steps};
+
+/// Steps that are handed over before the first of them is done.
+const DEPTH: usize = 4;
+/// Steps that are kept after they were done: members may be one behind, and do grains of a lost one again.
+const KEPT: u64 = 4;
+/// How long the state may take to come before another worker is asked.
+const STATE: Duration = Duration::from_secs(10);
+/// How often something that is waited for is looked at.
+const LOOK_UP: Duration = Duration::from_millis(20);
+
+/// Where a cluster is, and how to get in.
+#[derive(Clone, Debug)]
+pub struct ClusterAddress {
+    /// Where its coordinator is.
+    pub coordinator: String,
+    /// What must be proven.
+    pub secret: Secret,
+    /// The address of this machine on which workers reach the driver.
+    pub bind: IpAddr,
+    /// How workers link to the driver.
+    pub route: Route,
+}
+
+/// What the threads of a driver share.
+struct Shared {
+    table: Mutex<Table>,
+    changed: Condvar,
+    /// Rung when there is something for workers.
+    bells: Mutex<Vec<Arc<OwnedFd>>>,
+    stop: AtomicBool,
+    programs: Programs,
+}
+
+/// What is known of the run.
+#[derive(Default)]
+struct Table {
+    steps: BTreeMap<u64, Step>,
+    losses: BTreeMap<u64, f32>,
+    /// The highest step that is done.
+    done: u64,
+    /// The state that the job starts from.
+    first_state: Option<(u64, Arc<Vec<NamedTensor>>)>,
+    /// The state that is waited for, and, when it has come, itself.
+    wanted: Option<u64>,
+    state: Option<(u64, Vec<NamedTensor>)>,
+    /// Workers that are connected, by number: whether each was asked for the state.
+    talks: BTreeMap<u64, bool>,
+    members: Vec<String>,
+    news: VecDeque<String>,
+    /// Why the job cannot go on.
+    ended: Option<String>,
+    /// All who had the state are lost.
+    lost_at: Option<u64>,
+}
+
+impl Shared {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ring(&self) {
+        let bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
+        for bell in bells.iter() {
+            let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+        }
+        self.changed.notify_all();
+    }
+}
+
+/// Steps that are done by workers.
+pub(crate) struct Remote<'a> {
+    recipe: &'a Recipe,
+    shared: Arc<Shared>,
+    follower: Follower<Event>,
+    accepting: Option<JoinHandle<()>>,
+    submitted: VecDeque<u64>,
+    answering: Session<'a>,
+    /// The step whose parameters the session has.
+    answers_for: Option<u64>,
+    /// The newest state that came, by its step.
+    newest: Option<(u64, Vec<NamedTensor>)>,
+    set_up: SetUp,
+}
+
+impl<'a> Remote<'a> {
+    /// Submits a job that goes on from a state after so many steps, and waits for the first view.
+    pub(crate) fn start(
+        recipe: &'a Recipe,
+        name: &str,
+        address: &ClusterAddress,
+        (steps, state): (u64, Vec<NamedTensor>),
+        n_samples: usize,
+        threads: Option<usize>,
+        answering: Session<'a>,
+    ) -> Result<Remote<'a>, Error> {
+        let station = Station::open(address.bind, address.secret.clone(), address.route)?;
+        let programs = programs(recipe, n_samples, threads)?;
+        let public = public_address(&address.coordinator, address.bind);
+        let submit = Submit {
+            name: name.to_string(),
+            instance: Instance(random_number()?),
+            grains: grain_counts(recipe, n_samples),
+            kernel_set: KERNEL_SET.to_string(),
+            driver: Reach { host: host_id().to_string(), addresses: station.addresses(public) },
+            follows: None,
+            previous: None,
+        };
+        let table = Table {
+            done: steps,
+            first_state: Some((steps, Arc::new(state.clone()))),
+            ..Table::default()
+        };
+        let shared = Arc::new(Shared {
+            table: Mutex::new(table),
+            changed: Condvar::new(),
+            bells: Mutex::default(),
+            stop: AtomicBool::new(false),
+            programs,
+        });
+        let told = Arc::clone(&shared);
+        let driver = Driver::new(Duration::ZERO, submit, steps);
+        let follower = Follower::start(
+            address.coordinator.clone(),
+            address.secret.clone(),
+            driver,
+            move |action| follow(&told, action),
+        )?;
+        let serving = Arc::clone(&shared);
+        let accepting = std::thread::Builder::new().name("driver".into());
+        let accepting = Some(accepting.spawn(move || accept(&serving, &station))?);
+        let set_up = SetUp { workers: 0, threads: threads.unwrap_or(0), reason: String::new() };
+        Ok(Remote {
+            recipe,
+            shared,
+            follower,
+            accepting,
+            submitted: VecDeque::new(),
+            answering,
+            answers_for: None,
+            newest: Some((steps, state)),
+            set_up,
+        })
+    }
+
+    /// The latest news of the cluster, for people.
+    fn check(&self, table: &mut Table) -> Result<(), Error> {
+        if let Some(step) = table.lost_at {
+            return Err(Error::WorkersLost { step });
+        }
+        match &table.ended {
+            Some(reason) => Err(Error::Cluster { reason: reason.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until `take` finds what it looks for.
+    fn wait<T>(&self, mut take: impl FnMut(&mut Table) -> Option<T>) -> Result<T, Error> {
+        let mut table = self.shared.table();
+        loop {
+            if let Some(found) = take(&mut table) {
+                return Ok(found);
+            }
+            self.check(&mut table)?;
+            let waited = self.shared.changed.wait_timeout(table, LOOK_UP);
+            table = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl<'a> Steps<'a> for Remote<'a> {
+    fn set_up(&self) -> SetUp {
+        let table = self.shared.table();
+        SetUp { workers: table.members.len(), ..self.set_up.clone() }
+    }
+
+    fn move_to(&mut self, _: &SetUp) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn depth(&self) -> usize {
+        DEPTH
+    }
+
+    fn submit(&mut self, step: &Step) -> Result<(), Error> {
+        let mut table = self.shared.table();
+        self.check(&mut table)?;
+        table.steps.insert(step.number, step.clone());
+        drop(table);
+        self.follower.tell(Event::InputsSent { steps: step.number });
+        self.submitted.push_back(step.number);
+        self.shared.ring();
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<f32, Error> {
+        let number = self.submitted.pop_front().ok_or(Error::NoStep)?;
+        let loss = self.wait(|table| table.losses.remove(&number))?;
+        let mut table = self.shared.table();
+        table.steps.retain(|step, _| step + KEPT > number);
+        Ok(loss)
+    }
+
+    fn tensors(&mut self) -> Result<Vec<NamedTensor>, Error> {
+        let steps = self.shared.table().done;
+        if let Some((at, tensors)) = &self.newest
+            && *at == steps
+        {
+            return Ok(tensors.clone());
+        }
+        self.shared.table().wanted = Some(steps);
+        let tensors = loop {
+            self.shared.table().talks.values_mut().for_each(|asked| *asked = false);
+            self.shared.ring();
+            let deadline = Instant::now() + STATE;
+            let came = self.wait(|table| match table.state.take() {
+                Some((at, tensors)) if at == steps => Some(Some(tensors)),
+                _ if Instant::now() >= deadline => Some(None),
+                _ => None,
+            })?;
+            if let Some(tensors) = came {
+                break tensors;
+            }
+        };
+        self.shared.table().wanted = None;
+        self.newest = Some((steps, tensors.clone()));
+        Ok(tensors)
+    }
+
+    fn answering(&mut self) -> Result<&mut Session<'a>, Error> {
+        let steps = self.shared.table().done;
+        if self.answers_for != Some(steps) {
+            let tensors = self.tensors()?;
+            let n_samples = self.recipe.batch;
+            self.answering.plan(Purpose::Train, n_samples)?;
+            self.answering.load(&tensors)?;
+            self.answers_for = Some(steps);
+        }
+        Ok(&mut self.answering)
+    }
+
+    fn news(&mut self) -> Option<String> {
+        self.shared.table().news.pop_front()
+    }
+}
+
+impl Drop for Remote<'_> {
+    fn drop(&mut self) {
+        self.follower.tell(Event::Finished);
+        // The coordinator should hear of it, so that the workers are free; but nobody waits for long.
+        let until = Instant::now() + Duration::from_secs(1);
+        while self.shared.table().ended.is_none() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.ring();
+        if let Some(thread) = self.accepting.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Takes note of what the coordinator decides.
+fn follow(shared: &Shared, action: Action) {
+    let mut table = shared.table();
+    match action {
+        Action::Start { go } => {
+            let Go { members, steps, reason, .. } = *go;
+            let names: Vec<String> = members.into_iter().map(|seat| seat.name).collect();
+            let sentence = format!("{} workers from step {steps}: {reason}", names.len());
+            table.news.push_back(sentence);
+            table.members = names;
+            let done = table.done;
+            // Who is one behind does its step again; who is further behind has only what the job started from.
+            if steps + 1 < done {
+                table.lost_at = Some(done);
+            }
+        }
+        Action::End { reason } => table.ended = Some(reason),
+        Action::Say(sentence) => table.news.push_back(sentence),
+        _ => {}
+    }
+    drop(table);
+    shared.ring();
+}
+
+/// Lets workers in until the driver ends.
+fn accept(shared: &Arc<Shared>, station: &Station) {
+    let mut threads = Vec::new();
+    let mut number = 0;
+    while !shared.stop.load(Ordering::SeqCst) {
+        let Some((_, link)) = station.next_call("driver/", LOOK_UP * 5) else { continue };
+        let Ok(link) = link else { continue };
+        let shared = Arc::clone(shared);
+        number += 1;
+        let serving = std::thread::Builder::new().name("driver-serves".into());
+        threads.extend(serving.spawn(move || serve(&shared, link, number)));
+    }
+    threads.into_iter().for_each(|thread| {
+        let _ = thread.join();
+    });
+}
+
+/// Serves one worker until its link fails or the driver ends.
+fn serve(shared: &Shared, link: Box<dyn Link>, number: u64) {
+    let Ok(bell) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) else { return };
+    let bell = Arc::new(bell);
+    shared.bells.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&bell));
+    shared.table().talks.insert(number, false);
+    let mut serving = Serving { shared, talk: Talk::new(link), number, wanted: VecDeque::new() };
+    // A worker that is gone is the coordinator's business.
+    let _ = serving.run(&bell);
+    shared.table().talks.remove(&number);
+    let mut bells = shared.bells.lock().unwrap_or_else(PoisonError::into_inner);
+    bells.retain(|one| !Arc::ptr_eq(one, &bell));
+}
+
+struct Serving<'a> {
+    shared: &'a Shared,
+    talk: Talk,
+    number: u64,
+    wanted: VecDeque<(u64, Vec<std::ops::Range<usize>>)>,
+}
+
+impl Serving<'_> {
+    fn run(&mut self, bell: &OwnedFd) -> Result<(), TalkError> {
+        self.talk.say(&FromDriver::Programs(Box::new(self.shared.programs.clone())), &[])?;
+        let until = Until { deadline: None, stop: &self.shared.stop };
+        loop {
+            let mut moved = self.give_inputs()?;
+            self.ask_state()?;
+            moved |= self.talk.push()?;
+            if let Some(message) = self.talk.hear(&mut moved)? {
+                self.take(message)?;
+                continue;
+            }
+            self.talk.pause(moved, &until, Instant::now(), Some(bell.as_fd()))?;
+            let _ = rustix::io::read(bell, &mut [0u8; 8]);
+        }
+    }
+
+    fn take(&mut self, message: FromWorker) -> Result<(), TalkError> {
+        match message {
+            FromWorker::NeedState => {
+                let first = self.shared.table().first_state.clone();
+                if let Some((steps, state)) = first {
+                    let (heads, bytes) = heads(&state);
+                    self.talk.say(&FromDriver::State { steps, tensors: heads }, &bytes)?;
+                }
+            }
+            FromWorker::Want { step, grains } => self.wanted.push_back((step, grains)),
+            FromWorker::Done { step, loss } => {
+                let mut table = self.shared.table();
+                if step > table.done {
+                    table.done = step;
+                    table.losses.insert(step, loss);
+                    self.shared.changed.notify_all();
+                }
+            }
+            FromWorker::State { steps, tensors: heads } => {
+                let state = tensors(heads, self.talk.bytes());
+                if let Ok(state) = state {
+                    let mut table = self.shared.table();
+                    if table.wanted == Some(steps) {
+                        table.state = Some((steps, state));
+                        self.shared.changed.notify_all();
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the inputs that were asked for and are there.
+    fn give_inputs(&mut self) -> Result<bool, TalkError> {
+        let mut moved = false;
+        for _ in 0..self.wanted.len() {
+            let Some((number, grains)) = self.wanted.pop_front() else { break };
+            let (step, done) = {
+                let table = self.shared.table();
+                (table.steps.get(&number).cloned(), table.done)
+            };
+            match step {
+                Some(step) => {
+                    moved = true;
+                    let programs = &self.shared.programs;
+                    let n_samples = step.batch.n_samples();
+                    let inputs = StepInputs { n_samples, rate: step.rate as f32, seed: step.seed };
+                    let parts = parts(&step.batch, &grains, programs);
+                    let message = FromDriver::Inputs { step: number, grains, inputs };
+                    self.talk.say(&message, &parts)?;
+                }
+                // It will come; what is long done nobody needs.
+                None if number + KEPT > done => self.wanted.push_back((number, grains)),
+                None => {}
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Asks for the state, where it is wanted and this worker was not asked yet.
+    fn ask_state(&mut self) -> Result<(), TalkError> {
+        let mut table = self.shared.table();
+        let Some(steps) = table.wanted else { return Ok(()) };
+        if table.talks.insert(self.number, true) == Some(false) {
+            drop(table);
+            self.talk.say(&FromDriver::GiveState { steps }, &[])?;
+        }
+        Ok(())
+    }
+}
+
+/// The bytes of the inputs of these grains, one after the other.
+fn parts<'b>(
+    batch: &'b Batch,
+    grains: &[std::ops::Range<usize>],
+    programs: &Programs,
+) -> Vec<&'b [u8]> {
+    let mut parts = Vec::new();
+    let n_inputs = programs.inputs.len() - 1;
+    for grain in grains.iter().cloned().flatten() {
+        let first = (grain * programs.grain).min(batch.n_samples());
+        let samples = first..batch.n_samples().min(first + programs.grain);
+        parts.extend(
+            (0..n_inputs).map(|place| batch.input(programs.places[place], samples.clone())),
+        );
+        parts.extend(batch.target(samples));
+    }
+    parts
+}
+
+fn grain_counts(recipe: &Recipe, n_samples: usize) -> GrainCounts {
+    let steps_per_epoch = n_samples.div_ceil(recipe.batch).max(1);
+    let last = n_samples - (steps_per_epoch - 1) * recipe.batch;
+    GrainCounts {
+        full: recipe.n_grains(recipe.batch.min(n_samples)) as u32,
+        last: recipe.n_grains(last) as u32,
+        steps_per_epoch: steps_per_epoch as u64,
+    }
+}
+
+/// The programs of full steps and of an epoch's last.
+fn programs(recipe: &Recipe, n_samples: usize, threads: Option<usize>) -> Result<Programs, Error> {
+    let full = recipe.batch.min(n_samples);
+    let rest = n_samples % recipe.batch;
+    let sizes = if rest == 0 || rest == full { vec![full] } else { vec![full, rest] };
+    let plan = |n_samples: usize| {
+        let (program, last) =
+            recipe.grain_programs(n_samples, |grain| recipe.program(Purpose::Train, grain))?;
+        Ok(PlanPrograms { n_samples, n_grains: recipe.n_grains(n_samples), program, last })
+    };
+    let plans = sizes.into_iter().map(plan).collect::<Result<Vec<_>, Error>>()?;
+    let bytes = |input: &manyhands_data::Input| {
+        input.shape.iter().product::<usize>() * input.element.size()
+    };
+    let encoded = recipe.encoding.inputs();
+    let mut inputs = Vec::new();
+    let mut places = Vec::new();
+    for input in recipe.model.inputs() {
+        if let Some(place) = encoded.iter().position(|one| one.name == input.name) {
+            inputs.push((input.name.clone(), bytes(&encoded[place])));
+            places.push(place);
+        }
+    }
+    let target = recipe.encoding.target().ok_or(Error::NoLabels)?;
+    inputs.push((LABEL.to_string(), bytes(target)));
+    Ok(Programs { plans, inputs, places, grain: recipe.grain, threads })
+}

@@ -1,0 +1,730 @@
+//! A worker's data plane: inputs from the driver, grains on the device, sums exchanged with the other members, the update.
+//!
+//! The position (how many steps the state has behind it) moves in one place, [`Plane::commit`], under the gate that the follower holds while it
+//! handles what the coordinator says: either the coordinator hears of the step, or the step is not taken.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use manyhands_device::{CpuDevice, Isa, PlanId, StepExecutor};
+use manyhands_net::collective::{Brought, CollectiveError, Group, subtrees};
+use manyhands_net::control::Follower;
+use manyhands_net::membership::assign::{Share, rebalance};
+use manyhands_net::membership::identity::{JobId, MemberId, ViewId};
+use manyhands_net::membership::message::{Go, Grains, Peer};
+use manyhands_net::membership::worker::Event;
+use manyhands_net::station::Station;
+use manyhands_program::{DType, LOSS, RATE, Role, STEP};
+
+use super::talk::{Talk, TalkError, Until};
+use super::words::{FromDriver, FromWorker, Programs, StepInputs, heads, tensors};
+use crate::checkpoint::NamedTensor;
+use crate::error::Error;
+
+/// How long members may take to reach each other when a view begins; the coordinator's own deadlines are shorter.
+const MEETING: Duration = Duration::from_secs(20);
+/// After so many steps the members look at their speeds again.
+const REBALANCE_EVERY: u64 = 32;
+/// How many steps ahead inputs are asked for.
+const AHEAD: u64 = 2;
+
+/// A worker's data plane.
+pub(super) struct Plane<'a> {
+    station: Station,
+    threads: usize,
+    follower: &'a Follower<Event>,
+    /// The job at hand: its driver, its programs on the device.
+    job: Option<JobAtHand>,
+    /// Steps behind the state, where there is one.
+    steps: Option<u64>,
+}
+
+struct JobAtHand {
+    id: JobId,
+    driver: Talk,
+    executor: StepExecutor,
+    plans: Vec<(usize, usize, PlanId)>,
+    inputs: Vec<(String, usize)>,
+    grain: usize,
+    parameters: Vec<(String, Role)>,
+    /// The step whose grains are held, from 1.
+    held_step: Option<u64>,
+    /// Inputs that were asked for and have not been used.
+    wanted: Vec<(u64, Vec<Range<usize>>)>,
+    /// The driver wants the state after so many steps.
+    state_wanted: Option<u64>,
+}
+
+/// Why a worker does not go on in a view.
+enum Halt {
+    /// It was told to stop.
+    Stopped,
+    /// Another cannot be reached.
+    Lost(Peer, String),
+    /// This worker itself cannot go on.
+    Broken(Error),
+}
+
+impl From<Error> for Halt {
+    fn from(error: Error) -> Halt {
+        Halt::Broken(error)
+    }
+}
+
+impl From<manyhands_device::DeviceError> for Halt {
+    fn from(error: manyhands_device::DeviceError) -> Halt {
+        Halt::Broken(error.into())
+    }
+}
+
+fn driver_halt(error: TalkError) -> Halt {
+    match error {
+        TalkError::Aborted => Halt::Stopped,
+        error => Halt::Lost(Peer::Driver, error.to_string()),
+    }
+}
+
+/// One member's part of a step.
+#[derive(Clone, Debug, Default)]
+struct Part {
+    /// All grains that it brings.
+    grains: Vec<Grains>,
+    /// Those of them that are not done.
+    to_do: Vec<Grains>,
+}
+
+impl<'a> Plane<'a> {
+    pub(super) fn new(
+        station: Station,
+        threads: usize,
+        follower: &'a Follower<Event>,
+    ) -> Plane<'a> {
+        Plane { station, threads, follower, job: None, steps: None }
+    }
+
+    /// Gives up the state.
+    pub(super) fn forget(&mut self) {
+        self.steps = None;
+        if let Some(job) = &mut self.job {
+            job.executor.forget_step();
+            job.held_step = None;
+        }
+    }
+
+    /// Copies the state for a view from its source.
+    pub(super) fn copy(&mut self, go: &Go, own: MemberId, stop: &AtomicBool, say: &dyn Fn(&str)) {
+        let outcome = self.meet_driver(go, stop).and_then(|()| match go.source {
+            Peer::Driver => self.copy_from_driver(stop),
+            Peer::Member(id) => self.copy_from_member(go, id, own, stop),
+        });
+        match outcome {
+            Ok(steps) => {
+                self.steps = Some(steps);
+                self.follower.tell(Event::Copied { view: go.view, steps });
+            }
+            Err(halt) => self.tell_halt(go.view, halt, say),
+        }
+    }
+
+    /// Takes part in a view until it is told to stop, or cannot go on.
+    pub(super) fn take_part(
+        &mut self,
+        go: &Go,
+        rank: usize,
+        stop: &Arc<AtomicBool>,
+        drain: &AtomicBool,
+        say: &dyn Fn(&str),
+    ) -> Result<(), Error> {
+        match self.steps_of_view(go, rank, stop, drain) {
+            Err(Halt::Broken(error)) => Err(error),
+            Err(halt) => {
+                self.tell_halt(go.view, halt, say);
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    fn tell_halt(&mut self, view: ViewId, halt: Halt, say: &dyn Fn(&str)) {
+        match halt {
+            Halt::Stopped => {}
+            Halt::Lost(peer, reason) => {
+                if peer == Peer::Driver {
+                    self.job = None;
+                    self.steps = None;
+                }
+                say(&format!("cannot go on in view {view}: {reason}"));
+                self.follower.tell(Event::Failed { view, peer });
+            }
+            Halt::Broken(error) => say(&error.to_string()),
+        }
+    }
+
+    /// Sees to it that the driver of the view's job is there, and its programs on the device.
+    fn meet_driver(&mut self, go: &Go, stop: &AtomicBool) -> Result<(), Halt> {
+        if self.job.as_ref().is_some_and(|job| job.id == go.job) {
+            return Ok(());
+        }
+        (self.job, self.steps) = (None, None);
+        let deadline = Instant::now() + MEETING;
+        let key = format!("driver/{}", go.job);
+        let link = self
+            .station
+            .call(&go.driver.addresses, &go.driver.host, &key, deadline)
+            .map_err(|error| Halt::Lost(Peer::Driver, error.to_string()))?;
+        let mut driver = Talk::new(link);
+        let until = until(stop, Some(deadline));
+        let programs = match driver.await_message(&until).map_err(driver_halt)? {
+            FromDriver::Programs(programs) => *programs,
+            _ => {
+                return Err(Halt::Lost(Peer::Driver, "it did not begin with programs".to_string()));
+            }
+        };
+        self.job = Some(JobAtHand::new(go.job, driver, programs, self.threads)?);
+        Ok(())
+    }
+
+    fn copy_from_driver(&mut self, stop: &AtomicBool) -> Result<u64, Halt> {
+        let Some(job) = &mut self.job else { return Err(Halt::Stopped) };
+        job.driver.say(&FromWorker::NeedState, &[]).map_err(driver_halt)?;
+        loop {
+            let until = until(stop, None);
+            match job.driver.await_message(&until).map_err(driver_halt)? {
+                FromDriver::State { steps, tensors: heads } => {
+                    let tensors = tensors(heads, job.driver.bytes())?;
+                    job.load(&tensors)?;
+                    return Ok(steps);
+                }
+                other => job.note(other),
+            }
+        }
+    }
+
+    fn copy_from_member(
+        &mut self,
+        go: &Go,
+        source: MemberId,
+        own: MemberId,
+        stop: &AtomicBool,
+    ) -> Result<u64, Halt> {
+        let lost = |reason: String| Halt::Lost(Peer::Member(source), reason);
+        let Some(seat) = go.members.iter().find(|seat| seat.id == source) else {
+            return Err(lost("it has no place in the view".to_string()));
+        };
+        let Some(job) = &mut self.job else { return Err(Halt::Stopped) };
+        let deadline = Instant::now() + MEETING;
+        let key = key_of(go, "state", own);
+        let link = self.station.call(&seat.addresses, &seat.host, &key, deadline);
+        let mut talk = Talk::new(link.map_err(|error| lost(error.to_string()))?);
+        let until = until(stop, None);
+        match talk.await_message(&until) {
+            Ok(FromWorker::State { steps, tensors: heads }) => {
+                job.load(&tensors(heads, talk.bytes())?)?;
+                Ok(steps)
+            }
+            Ok(_) => Err(lost("it sent something else than its state".to_string())),
+            Err(TalkError::Aborted) => Err(Halt::Stopped),
+            Err(error) => Err(lost(error.to_string())),
+        }
+    }
+}
+
+/// The steps of a view.
+impl Plane<'_> {
+    fn steps_of_view(
+        &mut self,
+        go: &Go,
+        rank: usize,
+        stop: &Arc<AtomicBool>,
+        drain: &AtomicBool,
+    ) -> Result<(), Halt> {
+        self.meet_driver(go, stop)?;
+        if self.steps != Some(go.steps) {
+            let found = format!("its state has {:?} steps behind it, not {}", self.steps, go.steps);
+            return Err(Halt::Lost(Peer::Member(go.members[rank].id), found));
+        }
+        self.give_state(go, rank, stop)?;
+        let mut group = self.meet_members(go, rank, stop)?;
+        let mut parts: Vec<Part> = go.members.iter().map(first_part).collect();
+        let mut speeds: Vec<Option<f64>> =
+            go.members.iter().map(|seat| seat.seconds_per_grain).collect();
+        let mut measured = speeds[rank];
+        let mut steps = go.steps;
+        loop {
+            let n_grains = go.grains.of_step(steps) as usize;
+            let seconds = self.step(go, rank, &mut group, &parts, (steps, n_grains), stop)?;
+            steps += 1;
+            if let Some(seconds) = seconds {
+                measured = Some(measured.map_or(seconds, |before| 0.8 * before + 0.2 * seconds));
+            }
+            // All must share alike, so only what all know counts.
+            if steps % REBALANCE_EVERY == 0 {
+                speeds = exchange_speeds(&mut group, go, measured)?;
+            }
+            if drain.swap(false, Ordering::Relaxed) {
+                self.follower.tell(Event::Drain);
+            }
+            let n_next = go.grains.of_step(steps);
+            parts = next_parts(go, n_next, &speeds, &parts);
+            let n_to_do = parts[rank].to_do.iter().map(Grains::len).sum();
+            self.follower.tell(Event::StepBegun { view: go.view, n_to_do });
+        }
+    }
+
+    /// One step. Gives the seconds that a grain took.
+    fn step(
+        &mut self,
+        go: &Go,
+        rank: usize,
+        group: &mut Group,
+        parts: &[Part],
+        (steps, n_grains): (u64, usize),
+        stop: &AtomicBool,
+    ) -> Result<Option<f64>, Halt> {
+        let Some(job) = &mut self.job else { return Err(Halt::Stopped) };
+        let number = steps + 1;
+        let own = &parts[rank];
+        let mut to_do = ranges(&own.to_do);
+        if job.held_step != Some(number) || !job.holds(&own.grains, &own.to_do, n_grains) {
+            // What is held is of another step, or not what the others count on.
+            to_do = ranges(&own.grains);
+            job.held_step = None;
+        }
+        let inputs = job.inputs_for(number, &to_do, steps, stop)?;
+        let plan = job.plan(inputs.n_samples, n_grains)?;
+        if job.held_step.is_none() {
+            job.executor.begin_step(plan)?;
+            job.held_step = Some(number);
+        }
+        job.write_shared(plan, &inputs, number)?;
+        let started = Instant::now();
+        job.executor.run_grains(plan, &to_do)?;
+        let n_done: usize = to_do.iter().map(Range::len).sum();
+        let seconds = (n_done > 0).then(|| started.elapsed().as_secs_f64() / n_done as f64);
+        for grain in to_do.into_iter().flatten() {
+            let (grain, seconds) = (grain as u32, seconds.unwrap_or(0.0));
+            self.follower.tell(Event::GrainDone { view: go.view, grain, seconds });
+        }
+        let others = go.members.iter().enumerate().filter(|(idx, _)| *idx != rank);
+        let waiting_for = others.map(|(_, seat)| Peer::Member(seat.id)).collect();
+        self.follower.tell(Event::Waiting { view: go.view, waiting_for });
+        let brings: Vec<Vec<Range<usize>>> =
+            parts.iter().map(|part| whole_subtrees(n_grains, &part.grains)).collect();
+        job.exchange(plan, group, n_grains, &brings).map_err(|error| lost_in(go, error))?;
+        self.commit(go, number, stop)?;
+        let Some(job) = &mut self.job else { return Err(Halt::Stopped) };
+        job.executor.run_update(plan)?;
+        job.held_step = None;
+        let loss = job.executor.step_scalar(plan, LOSS)?;
+        job.driver.say(&FromWorker::Done { step: number, loss }, &[]).map_err(driver_halt)?;
+        job.ask_ahead(go, number, parts, rank)?;
+        job.give_state_if_wanted(number)?;
+        job.driver.push().map_err(driver_halt)?;
+        Ok(seconds)
+    }
+
+    /// Moves on by a step, unless the coordinator was told otherwise.
+    fn commit(&mut self, go: &Go, number: u64, stop: &AtomicBool) -> Result<(), Halt> {
+        let gate = self.follower.gate().lock().unwrap_or_else(PoisonError::into_inner);
+        if stop.load(Ordering::SeqCst) {
+            return Err(Halt::Stopped);
+        }
+        self.steps = Some(number);
+        self.follower.tell(Event::StepDone { view: go.view, steps: number });
+        drop(gate);
+        Ok(())
+    }
+
+    /// Gives the state to those who must copy it, where this member is the source.
+    fn give_state(&mut self, go: &Go, rank: usize, stop: &AtomicBool) -> Result<(), Halt> {
+        let own = go.members[rank].id;
+        if go.source != Peer::Member(own) {
+            return Ok(());
+        }
+        let Some(job) = &mut self.job else { return Err(Halt::Stopped) };
+        let tensors = job.tensors()?;
+        for copier in &go.copiers {
+            let key = key_of(go, "state", *copier);
+            let deadline = Instant::now() + MEETING;
+            let call = self.station.await_call(&key, deadline, || stop.load(Ordering::SeqCst));
+            let lost = |reason: String| Halt::Lost(Peer::Member(*copier), reason);
+            let mut talk = match call {
+                Ok(link) => Talk::new(link),
+                Err(_) if stop.load(Ordering::SeqCst) => return Err(Halt::Stopped),
+                Err(error) => return Err(lost(error.to_string())),
+            };
+            let (heads, bytes) = heads(&tensors);
+            let state = FromWorker::State { steps: go.steps, tensors: heads };
+            let said = talk.say(&state, &bytes).and_then(|()| talk.await_sent(&until(stop, None)));
+            match said {
+                Ok(()) => {}
+                Err(TalkError::Aborted) => return Err(Halt::Stopped),
+                Err(error) => return Err(lost(error.to_string())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Links to all other members: those of higher rank call.
+    fn meet_members(&self, go: &Go, rank: usize, stop: &Arc<AtomicBool>) -> Result<Group, Halt> {
+        let deadline = Instant::now() + MEETING;
+        let stopped = || stop.load(Ordering::SeqCst);
+        let mut links = Vec::with_capacity(go.members.len());
+        for (other, seat) in go.members.iter().enumerate() {
+            if other == rank {
+                links.push(None);
+                continue;
+            }
+            let link = match other < rank {
+                true => {
+                    let key = key_of(go, "sums", go.members[rank].id);
+                    self.station.call(&seat.addresses, &seat.host, &key, deadline)
+                }
+                false => self.station.await_call(&key_of(go, "sums", seat.id), deadline, stopped),
+            };
+            match link {
+                Ok(link) => links.push(Some(link)),
+                Err(_) if stopped() => return Err(Halt::Stopped),
+                Err(error) => return Err(Halt::Lost(Peer::Member(seat.id), error.to_string())),
+            }
+        }
+        let mut group = Group::new(rank, links).map_err(|error| lost_in(go, error))?;
+        group.set_abort_flag(Arc::clone(stop));
+        // The coordinator decides who is lost; this is for the case that it does not come back.
+        group.set_patience(Duration::from_secs(24 * 3600));
+        Ok(group)
+    }
+}
+
+impl JobAtHand {
+    fn new(
+        id: JobId,
+        driver: Talk,
+        programs: Programs,
+        threads: usize,
+    ) -> Result<JobAtHand, Error> {
+        let threads = programs.threads.unwrap_or(threads);
+        let device = CpuDevice::with_lanes(1, threads, Isa::detect())?;
+        let mut executor = StepExecutor::new(Box::new(device), 1);
+        let mut parameters: Vec<(String, Role)> = Vec::new();
+        let mut plans = Vec::new();
+        for plan in programs.plans {
+            let id = executor.add_plan(&plan.program, plan.n_grains, plan.last.as_ref())?;
+            plans.push((plan.n_samples, plan.n_grains, id));
+            for (name, role, _) in plan.program.parameters() {
+                if !parameters.iter().any(|(known, _)| known == name) {
+                    parameters.push((name.to_string(), role));
+                }
+            }
+        }
+        Ok(JobAtHand {
+            id,
+            driver,
+            executor,
+            plans,
+            inputs: programs.inputs,
+            grain: programs.grain,
+            parameters,
+            held_step: None,
+            wanted: Vec::new(),
+            state_wanted: None,
+        })
+    }
+
+    fn plan(&self, n_samples: usize, n_grains: usize) -> Result<PlanId, Error> {
+        let found = self.plans.iter().find(|(n, grains, _)| *n == n_samples && *grains == n_grains);
+        found.map(|(.., plan)| *plan).ok_or(Error::NoStep)
+    }
+
+    fn load(&mut self, tensors: &[NamedTensor]) -> Result<(), Error> {
+        for (name, _) in &self.parameters {
+            let found = tensors.iter().find(|tensor| tensor.name == *name);
+            let tensor = found.ok_or_else(|| Error::MissingParameter { name: name.clone() })?;
+            self.executor.set_parameter(name, &tensor.tensor)?;
+        }
+        self.executor.forget_step();
+        self.held_step = None;
+        Ok(())
+    }
+
+    fn tensors(&self) -> Result<Vec<NamedTensor>, Error> {
+        let one = |(name, role): &(String, Role)| {
+            let tensor = self.executor.parameter(name)?;
+            Ok(NamedTensor { name: name.clone(), role: *role, tensor })
+        };
+        self.parameters.iter().map(one).collect()
+    }
+
+    /// Whether exactly the grains are held that are counted as done.
+    fn holds(&self, grains: &[Grains], to_do: &[Grains], n_grains: usize) -> bool {
+        let all = ranges(grains).into_iter().flatten();
+        let left: Vec<usize> = ranges(to_do).into_iter().flatten().collect();
+        let done: Vec<usize> = all.filter(|grain| !left.contains(grain)).collect();
+        let held: Vec<usize> = self.executor.held().iter().cloned().flatten().collect();
+        done == held && held.iter().all(|grain| *grain < n_grains)
+    }
+
+    /// Takes note of what the driver says between inputs.
+    fn note(&mut self, message: FromDriver) {
+        if let FromDriver::GiveState { steps } = message {
+            self.state_wanted = Some(steps);
+        }
+    }
+
+    /// Has the inputs of these grains on the device.
+    fn inputs_for(
+        &mut self,
+        number: u64,
+        grains: &[Range<usize>],
+        steps: u64,
+        stop: &AtomicBool,
+    ) -> Result<StepInputs, Halt> {
+        let is_asked = |wanted: &(u64, Vec<Range<usize>>)| wanted.0 == number && wanted.1 == grains;
+        if !self.wanted.iter().any(is_asked) {
+            self.want(number, grains.to_vec())?;
+        }
+        loop {
+            let message = self.driver.await_message(&until(stop, None)).map_err(driver_halt)?;
+            match message {
+                FromDriver::Inputs { step, grains: found, inputs } => {
+                    self.wanted.retain(|wanted| *wanted != (step, found.clone()));
+                    if step == number && found == grains {
+                        self.write_inputs(&found, &inputs)?;
+                        return Ok(inputs);
+                    }
+                }
+                other => {
+                    self.note(other);
+                    self.give_state_if_wanted(steps)?;
+                }
+            }
+        }
+    }
+
+    fn want(&mut self, step: u64, grains: Vec<Range<usize>>) -> Result<(), Halt> {
+        let message = FromWorker::Want { step, grains: grains.clone() };
+        self.wanted.push((step, grains));
+        self.driver.say(&message, &[]).map_err(driver_halt)
+    }
+
+    /// Asks for inputs of steps to come, as long as the sharing stays.
+    fn ask_ahead(&mut self, go: &Go, number: u64, parts: &[Part], rank: usize) -> Result<(), Halt> {
+        for ahead in 1..=AHEAD {
+            let (next, now) = (number + ahead, go.grains.of_step(number - 1));
+            if go.grains.of_step(next - 1) != now || (next - 1) % REBALANCE_EVERY == 0 {
+                break;
+            }
+            let grains = ranges(&parts[rank].grains);
+            if !self.wanted.iter().any(|(step, _)| *step == next) {
+                self.want(next, grains)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_inputs(&mut self, grains: &[Range<usize>], inputs: &StepInputs) -> Result<(), Halt> {
+        let n_grains = inputs.n_samples.div_ceil(self.grain);
+        let plan = self.plan(inputs.n_samples, n_grains)?;
+        let mut rest = self.driver.bytes();
+        for grain in grains.iter().cloned().flatten() {
+            let first = grain * self.grain;
+            let n = self.grain.min(inputs.n_samples.saturating_sub(first));
+            for (name, sample_bytes) in &self.inputs {
+                let Some((own, after)) = rest.split_at_checked(n * sample_bytes) else {
+                    let reason = "the inputs of a grain are too short".to_string();
+                    return Err(Halt::Lost(Peer::Driver, reason));
+                };
+                self.executor.write_grain_input(plan, grain, name, own)?;
+                rest = after;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_shared(
+        &mut self,
+        plan: PlanId,
+        inputs: &StepInputs,
+        number: u64,
+    ) -> Result<(), Error> {
+        for (name, value) in [(RATE, inputs.rate), (STEP, number as f32)] {
+            if self.executor.has_input(plan, name) {
+                self.executor.write_scalar(plan, name, value)?;
+            }
+        }
+        Ok(self.executor.set_random_context(plan, inputs.seed, number)?)
+    }
+
+    /// Exchanges what is held for the totals.
+    fn exchange(
+        &mut self,
+        plan: PlanId,
+        group: &mut Group,
+        n_grains: usize,
+        brings: &[Vec<Range<usize>>],
+    ) -> Result<(), ExchangeError> {
+        let runs = typed_runs(&self.executor, plan)?;
+        let own = &brings[group.rank()];
+        let exchanged = self.executor.exchange(plan, |held, totals| {
+            runs.iter().try_for_each(|(dtype, bytes)| {
+                let sums: Vec<&[u8]> = held.iter().map(|(_, sums)| &sums[bytes.clone()]).collect();
+                let totals = &mut totals[bytes.clone()];
+                match dtype {
+                    DType::F32 => exchange_run::<f32>(group, n_grains, brings, own, &sums, totals),
+                    DType::F64 => exchange_run::<f64>(group, n_grains, brings, own, &sums, totals),
+                    DType::F16 => {
+                        exchange_run::<half::f16>(group, n_grains, brings, own, &sums, totals)
+                    }
+                    DType::Bf16 => {
+                        exchange_run::<half::bf16>(group, n_grains, brings, own, &sums, totals)
+                    }
+                    DType::I32 => exchange_run::<i32>(group, n_grains, brings, own, &sums, totals),
+                    DType::I64 => exchange_run::<i64>(group, n_grains, brings, own, &sums, totals),
+                    DType::U8 | DType::Bool => {
+                        exchange_run::<u8>(group, n_grains, brings, own, &sums, totals)
+                    }
+                }
+            })
+        });
+        Ok(exchanged??)
+    }
+
+    /// Gives the state to the driver where it waits for the one after so many steps.
+    fn give_state_if_wanted(&mut self, steps: u64) -> Result<(), Halt> {
+        if self.state_wanted != Some(steps) || self.held_step == Some(steps) {
+            return Ok(());
+        }
+        self.state_wanted = None;
+        let tensors = self.tensors()?;
+        let (heads, bytes) = heads(&tensors);
+        let state = FromWorker::State { steps, tensors: heads };
+        self.driver.say(&state, &bytes).map_err(driver_halt)
+    }
+}
+
+/// Why an exchange ended.
+enum ExchangeError {
+    Device(manyhands_device::DeviceError),
+    Collective(CollectiveError),
+}
+
+impl From<manyhands_device::DeviceError> for ExchangeError {
+    fn from(error: manyhands_device::DeviceError) -> Self {
+        ExchangeError::Device(error)
+    }
+}
+
+impl From<CollectiveError> for ExchangeError {
+    fn from(error: CollectiveError) -> Self {
+        ExchangeError::Collective(error)
+    }
+}
+
+fn lost_in(go: &Go, error: impl Into<ExchangeError>) -> Halt {
+    let error = match error.into() {
+        ExchangeError::Device(error) => return error.into(),
+        ExchangeError::Collective(error) => error,
+    };
+    match &error {
+        CollectiveError::Aborted { .. } => Halt::Stopped,
+        CollectiveError::Failed { call, places, .. } => {
+            let culprit = places.culprits(call).first().copied().unwrap_or(0);
+            Halt::Lost(Peer::Member(go.members[culprit].id), error.to_string())
+        }
+        _ => Halt::Lost(Peer::Member(go.members[0].id), error.to_string()),
+    }
+}
+
+/// The bytes of a set of sums, in runs of one element type.
+fn typed_runs(
+    executor: &StepExecutor,
+    plan: PlanId,
+) -> Result<Vec<(DType, Range<usize>)>, manyhands_device::DeviceError> {
+    let layout = executor.sum_layout(plan)?;
+    let mut runs: Vec<(DType, Range<usize>)> = Vec::new();
+    for sum in &layout.sums {
+        match runs.last_mut() {
+            Some((dtype, _)) if *dtype == sum.dtype => {}
+            Some((_, range)) => {
+                range.end = sum.offset;
+                runs.push((sum.dtype, sum.offset..layout.n_bytes));
+            }
+            None => runs.push((sum.dtype, 0..layout.n_bytes)),
+        }
+    }
+    Ok(runs)
+}
+
+fn exchange_run<T: manyhands_net::collective::Element>(
+    group: &mut Group,
+    n_grains: usize,
+    brings: &[Vec<Range<usize>>],
+    own: &[Range<usize>],
+    sums: &[&[u8]],
+    totals: &mut [u8],
+) -> Result<(), CollectiveError> {
+    let sums: Vec<&[T]> = sums.iter().map(|sum| bytemuck::cast_slice(sum)).collect();
+    let brought = Brought { subtrees: own, sums: &sums };
+    group.all_reduce_tree(n_grains, brings, &brought, bytemuck::cast_slice_mut(totals))
+}
+
+/// The speeds of all members, as each measured its own.
+fn exchange_speeds(group: &mut Group, go: &Go, own: Option<f64>) -> Result<Vec<Option<f64>>, Halt> {
+    let own = [own.unwrap_or(f64::NAN)];
+    let mut all = vec![0.0; group.size()];
+    group.all_gather(&own, &mut all).map_err(|error| lost_in(go, error))?;
+    Ok(all.into_iter().map(|seconds| Some(seconds).filter(|s| s.is_finite())).collect())
+}
+
+fn until(stop: &AtomicBool, deadline: Option<Instant>) -> Until<'_> {
+    Until { deadline, stop }
+}
+
+/// What a member is to bring to the first step of a view.
+fn first_part(seat: &manyhands_net::membership::message::Seat) -> Part {
+    let mut grains: Vec<Grains> = seat.done.iter().chain(&seat.to_do).copied().collect();
+    grains.sort();
+    Part { grains: joined(&grains), to_do: seat.to_do.clone() }
+}
+
+/// What members are to do in the next step: as before, unless their speeds say otherwise.
+fn next_parts(go: &Go, n_grains: u32, speeds: &[Option<f64>], before: &[Part]) -> Vec<Part> {
+    let share = |(seat, seconds): (&manyhands_net::membership::message::Seat, &Option<f64>)| {
+        Share { seconds_per_grain: *seconds, done: Vec::new(), is_excused: seat.is_leaving }
+    };
+    let shares: Vec<Share> = go.members.iter().zip(speeds).map(share).collect();
+    let before: Vec<Vec<Grains>> = before.iter().map(|part| part.grains.clone()).collect();
+    let next = rebalance(n_grains, &shares, &before);
+    next.into_iter().map(|grains| Part { to_do: grains.clone(), grains }).collect()
+}
+
+/// Grains with neighbours joined.
+fn joined(grains: &[Grains]) -> Vec<Grains> {
+    let mut all: Vec<Grains> = Vec::new();
+    for one in grains.iter().filter(|grains| !grains.is_empty()) {
+        match all.last_mut() {
+            Some(last) if last.end == one.start => last.end = one.end,
+            _ => all.push(*one),
+        }
+    }
+    all
+}
+
+fn ranges(grains: &[Grains]) -> Vec<Range<usize>> {
+    grains.iter().map(|grains| grains.start as usize..grains.end as usize).collect()
+}
+
+/// The sums that come of these grains.
+fn whole_subtrees(n_grains: usize, grains: &[Grains]) -> Vec<Range<usize>> {
+    joined(grains)
+        .iter()
+        .flat_map(|one| subtrees(n_grains, &(one.start as usize..one.end as usize)))
+        .collect()
+}
+
+/// What a member calls another as.
+fn key_of(go: &Go, what: &str, caller: MemberId) -> String {
+    format!("{what}/{}/{}/{caller}", go.job, go.view)
+}

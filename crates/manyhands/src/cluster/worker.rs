@@ -1,0 +1,152 @@
+//! A worker: follows the coordinator, and does what views ask of it with a device.
+//!
+//! Two threads: the follower keeps to the coordinator (`manyhands_net::control`), this one computes. What the follower decides arrives as commands; a stop arrives
+//! as a flag, so that it ends what is under way at once.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use manyhands_device::KERNEL_SET;
+use manyhands_net::control::Follower;
+use manyhands_net::host::{host_id, host_name, random_number};
+use manyhands_net::membership::identity::Instance;
+use manyhands_net::membership::message::{Go, Join};
+use manyhands_net::membership::worker::{Action, Event, Worker};
+use manyhands_net::secure::Secret;
+use manyhands_net::station::{Route, Station};
+
+use super::plane::Plane;
+use crate::error::Error;
+
+/// What a worker needs to know.
+pub struct WorkerSettings {
+    /// Where the coordinator is.
+    pub coordinator: String,
+    /// What it must prove.
+    pub secret: Secret,
+    /// The address on which other workers reach it.
+    pub bind: IpAddr,
+    /// What people call it; the machine's name and the process's number unless said.
+    pub name: Option<String>,
+    /// Threads that it computes with; one for each core unless said.
+    pub threads: Option<usize>,
+    /// How it links to others.
+    pub route: Route,
+    /// Set to leave after the step at hand.
+    pub drain: Arc<AtomicBool>,
+}
+
+/// What the computing thread is to do.
+pub(super) enum Command {
+    /// Give up the state.
+    Forget,
+    /// Copy the state for a view.
+    Copy { go: Box<Go>, rank: usize, stop: Arc<AtomicBool> },
+    /// Take part in a view.
+    Start { go: Box<Go>, rank: usize, stop: Arc<AtomicBool> },
+    /// End.
+    End,
+}
+
+/// Works until it is drained. `say` gets sentences for people.
+pub fn run_worker(
+    settings: WorkerSettings,
+    say: impl Fn(&str) + Send + Sync + 'static,
+) -> Result<(), Error> {
+    let station = Station::open(settings.bind, settings.secret.clone(), settings.route)?;
+    let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = settings.threads.unwrap_or(n_cores);
+    let name = settings.name.unwrap_or_else(|| format!("{}-{}", host_name(), std::process::id()));
+    let public = public_address(&settings.coordinator, settings.bind);
+    let join = Join {
+        name,
+        instance: Instance(random_number()?),
+        host: host_id().to_string(),
+        addresses: station.addresses(public),
+        cores: threads as u32,
+        kernel_set: KERNEL_SET.to_string(),
+        follows: None,
+        previous: None,
+        view: None,
+    };
+    let (sender, commands) = channel();
+    let stop: Arc<Mutex<Arc<AtomicBool>>> = Arc::default();
+    let say = Arc::new(say);
+    let tells = Arc::clone(&say);
+    let worker = Worker::new(std::time::Duration::ZERO, join);
+    let follower = Follower::start(settings.coordinator, settings.secret, worker, move |action| {
+        let mut stop = stop.lock().unwrap_or_else(PoisonError::into_inner);
+        let command = match action {
+            Action::Abort => return stop.store(true, Ordering::SeqCst),
+            Action::Say(sentence) => return tells(&sentence),
+            Action::Forget => Command::Forget,
+            Action::Copy { go, rank } => {
+                *stop = Arc::default();
+                Command::Copy { go, rank, stop: Arc::clone(&stop) }
+            }
+            Action::Start { go, rank } => {
+                *stop = Arc::default();
+                Command::Start { go, rank, stop: Arc::clone(&stop) }
+            }
+            Action::End => {
+                stop.store(true, Ordering::SeqCst);
+                Command::End
+            }
+            // The loop itself does the rest.
+            _ => return,
+        };
+        // Nobody takes it where the computing thread has ended.
+        let _ = sender.send(command);
+    })?;
+    let plane = Plane::new(station, threads, &follower);
+    work(plane, &commands, &follower, &settings.drain, &*say)
+}
+
+fn work(
+    mut plane: Plane<'_>,
+    commands: &Receiver<Command>,
+    follower: &Follower<Event>,
+    drain: &AtomicBool,
+    say: &dyn Fn(&str),
+) -> Result<(), Error> {
+    let mut told_drain = false;
+    loop {
+        if drain.load(Ordering::Relaxed) && !told_drain {
+            told_drain = true;
+            follower.tell(Event::Drain);
+        }
+        let command = commands.recv_timeout(std::time::Duration::from_millis(50));
+        match command {
+            Ok(Command::Forget) => plane.forget(),
+            Ok(Command::Copy { go, rank, stop }) => {
+                plane.copy(&go, go.members[rank].id, &stop, say);
+            }
+            Ok(Command::Start { go, rank, stop }) => {
+                plane.take_part(&go, rank, &stop, drain, say)?
+            }
+            Ok(Command::End) => return Ok(()),
+            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
+            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return Ok(()),
+        }
+    }
+}
+
+/// The address of this machine that others see: the one from which it reaches the coordinator.
+pub(super) fn public_address(coordinator: &str, bind: IpAddr) -> Option<IpAddr> {
+    if !bind.is_unspecified() {
+        return None;
+    }
+    // Nothing is sent: connecting a datagram socket only chooses the way.
+    let socket = std::net::UdpSocket::bind((bind, 0)).ok()?;
+    socket.connect(coordinator).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}
+
+/// Has this process end when the one that started it does.
+pub fn end_with_parent() -> std::io::Result<()> {
+    let signal = rustix::process::Signal::TERM;
+    rustix::process::set_parent_process_death_signal(Some(signal))?;
+    Ok(())
+}
