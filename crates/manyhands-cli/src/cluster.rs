@@ -78,6 +78,7 @@ pub(crate) fn worker(arguments: &Worker) -> Result<(), Failure> {
         threads: arguments.threads.map(std::num::NonZeroUsize::get),
         route: route(arguments.transport),
         drain: signals::stop_flag()?,
+        watcher: Box::new(|_, _| {}),
     };
     let quiet = arguments.quiet;
     run_worker(settings, move |sentence| {

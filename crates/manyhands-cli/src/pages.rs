@@ -20,7 +20,18 @@ pub(crate) fn sections(command: &str) -> Vec<Section> {
     add("Examples", examples(command));
     add("Files", files(command));
     add("See also", see_also(command));
-    if matches!(command, "manyhands" | "train" | "resume" | "evaluate" | "predict" | "check") {
+    if matches!(
+        command,
+        "manyhands"
+            | "train"
+            | "resume"
+            | "evaluate"
+            | "predict"
+            | "check"
+            | "coordinator"
+            | "worker"
+            | "status"
+    ) {
         sections.push(exit_codes());
     }
     sections
@@ -41,6 +52,27 @@ fn examples(command: &str) -> &'static [(&'static str, &'static str)] {
             ("manyhands evaluate runs/fashion", "Measure it on its test data."),
             ("manyhands predict runs/fashion --data new.csv", "Answer new data."),
         ],
+        "coordinator" => &[
+            ("manyhands coordinator", "A cluster on this machine, on port 7070 of loopback."),
+            (
+                "manyhands coordinator --listen 0.0.0.0:7070",
+                "A cluster that other machines can join.",
+            ),
+        ],
+        "worker" => &[
+            (
+                "manyhands worker --join host:7070 --secret manyhands-secret",
+                "Lend this machine, with all its cores.",
+            ),
+            (
+                "manyhands worker --join host:7070 --secret manyhands-secret --name gamma --drain",
+                "Have the worker gamma leave after the step at hand.",
+            ),
+        ],
+        "status" => &[(
+            "manyhands status --cluster host:7070 --secret manyhands-secret",
+            "Who is there, and what each does.",
+        )],
         "train" => &[
             (
                 "manyhands train examples/fashion.toml",
@@ -53,6 +85,14 @@ fn examples(command: &str) -> &'static [(&'static str, &'static str)] {
             (
                 "manyhands train job.toml --workers 4 --threads 1 --seed 7",
                 "Say how the machine is used, and another seed.",
+            ),
+            (
+                "manyhands train job.toml --workers 4 --processes",
+                "Four processes, of which any may be killed.",
+            ),
+            (
+                "manyhands train job.toml --cluster host:7070 --secret manyhands-secret",
+                "On the workers of a cluster.",
             ),
             (
                 "manyhands train job.toml --json | grep '\"epoch\"'",

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cluster::WorkSeconds;
 use crate::machine::Machine;
 use crate::number;
 
@@ -43,6 +44,9 @@ pub struct Report {
     pub seconds: Seconds,
     /// How the work was spread.
     pub setup: Setup,
+    /// What each worker process did; empty where workers are of this process.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub workers: Vec<WorkerReport>,
     /// Memory in use.
     pub memory: Memory,
     /// Energy of the processor packages.
@@ -127,6 +131,17 @@ pub struct Setup {
     pub kernel_set: String,
 }
 
+/// What a worker process did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkerReport {
+    /// What people call it.
+    pub name: String,
+    /// Grains that it did.
+    pub grains: u64,
+    /// Where its time went.
+    pub seconds: WorkSeconds,
+}
+
 /// Memory in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
@@ -173,6 +188,9 @@ impl Report {
         }
         lines.push(entry("time", &self.time_text()));
         lines.push(entry("set-up", &self.setup_text()));
+        if !self.workers.is_empty() {
+            lines.push(entry("workers", &self.workers_text()));
+        }
         lines.push(entry("memory", &self.memory_text()));
         if let Energy::Joules(joules) = self.energy {
             lines.push(entry("energy", &format!("{} J", rounded(joules))));
@@ -212,6 +230,27 @@ impl Report {
             counted(*threads as u64, "thread"),
             counted(*grains as u64, "grain"),
             counted(*grain as u64, "sample"),
+        )
+    }
+
+    /// Who did how many of the grains, and how the workers' time went.
+    fn workers_text(&self) -> String {
+        let all: u64 = self.workers.iter().map(|worker| worker.grains).sum();
+        let share = |worker: &WorkerReport| {
+            format!("{} {:.0} %", worker.name, 100.0 * worker.grains as f64 / all.max(1) as f64)
+        };
+        let shares: Vec<String> = self.workers.iter().map(share).collect();
+        let mut spent = WorkSeconds::default();
+        self.workers.iter().for_each(|worker| spent.add(worker.seconds));
+        let total = spent.input + spent.compute + spent.exchange + spent.update;
+        let percent = |seconds: f64| if total > 0.0 { 100.0 * seconds / total } else { 0.0 };
+        format!(
+            "grains: {}; time: compute {:.0} %, update {:.0} %, exchange and waiting {:.0} %, input {:.0} %",
+            shares.join(", "),
+            percent(spent.compute),
+            percent(spent.update),
+            percent(spent.exchange),
+            percent(spent.input),
         )
     }
 

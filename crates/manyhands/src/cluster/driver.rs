@@ -23,12 +23,17 @@ use manyhands_net::station::{Route, Station};
 use manyhands_net::transport::Link;
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::outer::LocalRule;
 use super::talk::{Talk, TalkError, Until};
-use super::words::{FromDriver, FromWorker, PlanPrograms, Programs, StepInputs, heads, tensors};
+use super::words::{
+    FromDriver, FromWorker, PlanPrograms, Programs, StepInputs, WorkSeconds, heads, tensors,
+};
 use super::worker::public_address;
 use crate::checkpoint::NamedTensor;
 use crate::error::Error;
+use crate::job::{DistributeSpec, LocalSpec, Strategy};
 use crate::model::LABEL;
+use crate::report::WorkerReport;
 use crate::train::{Purpose, Recipe, Session, SetUp, Step, Steps};
 
 /// Steps that are handed over before the first of them is done.
@@ -37,6 +42,8 @@ const DEPTH: usize = 4;
 const KEPT: u64 = 4;
 /// How long the state may take to come before another worker is asked.
 const STATE: Duration = Duration::from_secs(10);
+/// How long a step is waited for before the run looks whether to go on waiting.
+const PATIENCE: Duration = Duration::from_millis(500);
 /// How often something that is waited for is looked at.
 const LOOK_UP: Duration = Duration::from_millis(20);
 
@@ -51,6 +58,23 @@ pub struct ClusterAddress {
     pub bind: IpAddr,
     /// How workers link to the driver.
     pub route: Route,
+}
+
+/// What a driver knows of a run beyond its recipe.
+pub(crate) struct DriverPlan {
+    pub(crate) n_samples: usize,
+    pub(crate) threads: Option<usize>,
+    local: Option<LocalRule>,
+}
+
+impl DriverPlan {
+    pub(crate) fn new(distribute: &DistributeSpec, n_samples: usize, n_steps: usize) -> DriverPlan {
+        let local = (distribute.strategy == Strategy::Local).then(|| {
+            let LocalSpec { steps, outer } = distribute.local.unwrap_or_default();
+            LocalRule { every: steps as u64, outer, last_step: n_steps as u64 }
+        });
+        DriverPlan { n_samples, threads: distribute.threads, local }
+    }
 }
 
 /// What the threads of a driver share.
@@ -75,14 +99,49 @@ struct Table {
     /// The state that is waited for, and, when it has come, itself.
     wanted: Option<u64>,
     state: Option<(u64, Vec<NamedTensor>)>,
-    /// Workers that are connected, by number: whether each was asked for the state.
-    talks: BTreeMap<u64, bool>,
+    /// Workers that are connected, by number.
+    talks: BTreeMap<u64, Connected>,
     members: Vec<String>,
     news: VecDeque<String>,
+    told_waiting: bool,
     /// Why the job cannot go on.
     ended: Option<String>,
     /// All who had the state are lost.
     lost_at: Option<u64>,
+    /// What each worker did, by name.
+    work: BTreeMap<String, (u64, WorkSeconds)>,
+}
+
+/// What is known of a worker that is connected.
+#[derive(Default)]
+struct Connected {
+    name: String,
+    /// The last step that it did.
+    done: u64,
+    /// Whether it was asked for the state.
+    asked: bool,
+}
+
+impl Table {
+    /// Takes note that a worker has done a step. Sums are exchanged at every step, so that one speaks for all; under the strategy `local` each
+    /// goes its own way, and a step is done when all have done it.
+    fn done(&mut self, number: u64, step: u64, loss: Option<f32>, is_local: bool) {
+        if let Some(connected) = self.talks.get_mut(&number) {
+            connected.done = step;
+        }
+        let all = self.slowest().unwrap_or(step);
+        let done = if is_local { all.min(step) } else { step };
+        if let Some(loss) = loss.filter(|_| step > self.done) {
+            self.losses.insert(step, loss);
+        }
+        self.done = self.done.max(done);
+    }
+
+    /// The last step that all members have done who did any.
+    fn slowest(&self) -> Option<u64> {
+        let members = self.talks.values().filter(|one| self.members.contains(&one.name));
+        members.filter(|one| one.done > 0).map(|one| one.done).min()
+    }
 }
 
 impl Shared {
@@ -121,12 +180,12 @@ impl<'a> Remote<'a> {
         name: &str,
         address: &ClusterAddress,
         (steps, state): (u64, Vec<NamedTensor>),
-        n_samples: usize,
-        threads: Option<usize>,
+        plan: &DriverPlan,
         answering: Session<'a>,
     ) -> Result<Remote<'a>, Error> {
+        let DriverPlan { n_samples, threads, .. } = *plan;
         let station = Station::open(address.bind, address.secret.clone(), address.route)?;
-        let programs = programs(recipe, n_samples, threads)?;
+        let programs = programs(recipe, plan)?;
         let public = public_address(&address.coordinator, address.bind);
         let submit = Submit {
             name: name.to_string(),
@@ -224,11 +283,23 @@ impl<'a> Steps<'a> for Remote<'a> {
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<f32, Error> {
-        let number = self.submitted.pop_front().ok_or(Error::NoStep)?;
-        let loss = self.wait(|table| table.losses.remove(&number))?;
+    fn finish(&mut self) -> Result<Option<f32>, Error> {
+        let number = *self.submitted.front().ok_or(Error::NoStep)?;
+        let until = Instant::now() + PATIENCE;
+        let loss = self.wait(|table| match table.done >= number {
+            true => Some(table.losses.remove(&number)),
+            false => (Instant::now() >= until).then_some(None),
+        })?;
         let mut table = self.shared.table();
-        table.steps.retain(|step, _| step + KEPT > number);
+        if loss.is_none() {
+            if table.members.is_empty() && !std::mem::replace(&mut table.told_waiting, true) {
+                table.news.push_back("waiting for workers to join".to_string());
+            }
+            return Ok(None);
+        }
+        self.submitted.pop_front();
+        let slowest = table.slowest().unwrap_or(number).min(number);
+        table.steps.retain(|step, _| step + KEPT > slowest);
         Ok(loss)
     }
 
@@ -241,7 +312,7 @@ impl<'a> Steps<'a> for Remote<'a> {
         }
         self.shared.table().wanted = Some(steps);
         let tensors = loop {
-            self.shared.table().talks.values_mut().for_each(|asked| *asked = false);
+            self.shared.table().talks.values_mut().for_each(|one| one.asked = false);
             self.shared.ring();
             let deadline = Instant::now() + STATE;
             let came = self.wait(|table| match table.state.take() {
@@ -270,6 +341,16 @@ impl<'a> Steps<'a> for Remote<'a> {
         Ok(&mut self.answering)
     }
 
+    fn work(&self) -> Vec<WorkerReport> {
+        let table = self.shared.table();
+        let report = |(name, (grains, seconds)): (&String, &(u64, WorkSeconds))| WorkerReport {
+            name: name.clone(),
+            grains: *grains,
+            seconds: *seconds,
+        };
+        table.work.iter().map(report).collect()
+    }
+
     fn news(&mut self) -> Option<String> {
         self.shared.table().news.pop_front()
     }
@@ -296,6 +377,7 @@ fn follow(shared: &Shared, action: Action) {
     let mut table = shared.table();
     match action {
         Action::Start { go } => {
+            let is_holding = go.is_holding();
             let Go { members, steps, reason, .. } = *go;
             let names: Vec<String> = members.into_iter().map(|seat| seat.name).collect();
             let sentence = format!("{} workers from step {steps}: {reason}", names.len());
@@ -303,7 +385,7 @@ fn follow(shared: &Shared, action: Action) {
             table.members = names;
             let done = table.done;
             // Who is one behind does its step again; who is further behind has only what the job started from.
-            if steps + 1 < done {
+            if steps + 1 < done || is_holding {
                 table.lost_at = Some(done);
             }
         }
@@ -320,12 +402,13 @@ fn accept(shared: &Arc<Shared>, station: &Station) {
     let mut threads = Vec::new();
     let mut number = 0;
     while !shared.stop.load(Ordering::SeqCst) {
-        let Some((_, link)) = station.next_call("driver/", LOOK_UP * 5) else { continue };
+        let Some((key, link)) = station.next_call("driver/", LOOK_UP * 5) else { continue };
+        let name = key.splitn(3, '/').nth(2).unwrap_or_default().to_string();
         let Ok(link) = link else { continue };
         let shared = Arc::clone(shared);
         number += 1;
         let serving = std::thread::Builder::new().name("driver-serves".into());
-        threads.extend(serving.spawn(move || serve(&shared, link, number)));
+        threads.extend(serving.spawn(move || serve(&shared, link, number, name)));
     }
     threads.into_iter().for_each(|thread| {
         let _ = thread.join();
@@ -333,12 +416,14 @@ fn accept(shared: &Arc<Shared>, station: &Station) {
 }
 
 /// Serves one worker until its link fails or the driver ends.
-fn serve(shared: &Shared, link: Box<dyn Link>, number: u64) {
+fn serve(shared: &Shared, link: Box<dyn Link>, number: u64, name: String) {
     let Ok(bell) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) else { return };
     let bell = Arc::new(bell);
     shared.bells.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&bell));
-    shared.table().talks.insert(number, false);
-    let mut serving = Serving { shared, talk: Talk::new(link), number, wanted: VecDeque::new() };
+    let connected = Connected { name: name.clone(), ..Connected::default() };
+    shared.table().talks.insert(number, connected);
+    let (talk, wanted) = (Talk::new(link), VecDeque::new());
+    let mut serving = Serving { shared, talk, number, name, wanted };
     // A worker that is gone is the coordinator's business.
     let _ = serving.run(&bell);
     shared.table().talks.remove(&number);
@@ -350,6 +435,7 @@ struct Serving<'a> {
     shared: &'a Shared,
     talk: Talk,
     number: u64,
+    name: String,
     wanted: VecDeque<(u64, Vec<std::ops::Range<usize>>)>,
 }
 
@@ -380,13 +466,13 @@ impl Serving<'_> {
                 }
             }
             FromWorker::Want { step, grains } => self.wanted.push_back((step, grains)),
-            FromWorker::Done { step, loss } => {
+            FromWorker::Done { step, loss, work } => {
                 let mut table = self.shared.table();
-                if step > table.done {
-                    table.done = step;
-                    table.losses.insert(step, loss);
-                    self.shared.changed.notify_all();
-                }
+                let own = table.work.entry(self.name.clone()).or_default();
+                own.0 += work.n_grains;
+                own.1.add(work.seconds);
+                table.done(self.number, step, loss, self.shared.programs.local.is_some());
+                self.shared.changed.notify_all();
             }
             FromWorker::State { steps, tensors: heads } => {
                 let state = tensors(heads, self.talk.bytes());
@@ -422,7 +508,9 @@ impl Serving<'_> {
                     self.talk.say(&message, &parts)?;
                 }
                 // It will come; what is long done nobody needs.
-                None if number + KEPT > done => self.wanted.push_back((number, grains)),
+                None if number + KEPT > done || self.shared.programs.local.is_some() => {
+                    self.wanted.push_back((number, grains))
+                }
                 None => {}
             }
         }
@@ -433,7 +521,8 @@ impl Serving<'_> {
     fn ask_state(&mut self) -> Result<(), TalkError> {
         let mut table = self.shared.table();
         let Some(steps) = table.wanted else { return Ok(()) };
-        if table.talks.insert(self.number, true) == Some(false) {
+        let Some(connected) = table.talks.get_mut(&self.number) else { return Ok(()) };
+        if !std::mem::replace(&mut connected.asked, true) {
             drop(table);
             self.talk.say(&FromDriver::GiveState { steps }, &[])?;
         }
@@ -471,7 +560,8 @@ fn grain_counts(recipe: &Recipe, n_samples: usize) -> GrainCounts {
 }
 
 /// The programs of full steps and of an epoch's last.
-fn programs(recipe: &Recipe, n_samples: usize, threads: Option<usize>) -> Result<Programs, Error> {
+fn programs(recipe: &Recipe, plan: &DriverPlan) -> Result<Programs, Error> {
+    let DriverPlan { n_samples, threads, local } = *plan;
     let full = recipe.batch.min(n_samples);
     let rest = n_samples % recipe.batch;
     let sizes = if rest == 0 || rest == full { vec![full] } else { vec![full, rest] };
@@ -495,5 +585,5 @@ fn programs(recipe: &Recipe, n_samples: usize, threads: Option<usize>) -> Result
     }
     let target = recipe.encoding.target().ok_or(Error::NoLabels)?;
     inputs.push((LABEL.to_string(), bytes(target)));
-    Ok(Programs { plans, inputs, places, grain: recipe.grain, threads })
+    Ok(Programs { plans, inputs, places, grain: recipe.grain, local, threads })
 }

@@ -5,15 +5,18 @@
 
 mod driver;
 mod local;
+mod outer;
 mod plane;
 mod talk;
 mod words;
 mod worker;
 
 pub use driver::ClusterAddress;
-pub(crate) use driver::Remote;
+pub(crate) use driver::{DriverPlan, Remote};
 pub use local::{LocalCluster, LocalWorkers};
+pub use plane::{Point, Watcher};
 pub use talk::TalkError;
+pub use words::WorkSeconds;
 pub use worker::{WorkerSettings, end_with_parent, run_worker};
 
 pub use manyhands_net::control::{

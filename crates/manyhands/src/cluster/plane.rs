@@ -18,8 +18,9 @@ use manyhands_net::membership::worker::Event;
 use manyhands_net::station::Station;
 use manyhands_program::{DType, LOSS, RATE, Role, STEP};
 
+use super::outer::Outer;
 use super::talk::{Talk, TalkError, Until};
-use super::words::{FromDriver, FromWorker, Programs, StepInputs, heads, tensors};
+use super::words::{FromDriver, FromWorker, Programs, StepInputs, Work, heads, tensors};
 use crate::checkpoint::NamedTensor;
 use crate::error::Error;
 
@@ -39,6 +40,8 @@ pub(super) struct Plane<'a> {
     job: Option<JobAtHand>,
     /// Steps behind the state, where there is one.
     steps: Option<u64>,
+    name: String,
+    at: Watcher,
 }
 
 struct JobAtHand {
@@ -55,6 +58,42 @@ struct JobAtHand {
     wanted: Vec<(u64, Vec<Range<usize>>)>,
     /// The driver wants the state after so many steps.
     state_wanted: Option<u64>,
+    /// Under the strategy `local`.
+    outer: Option<Outer>,
+}
+
+/// A place in a step at which a worker can be watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Point {
+    /// Its inputs are there; grains are about to run.
+    Grains,
+    /// Its grains are done; sums are about to be exchanged.
+    Exchange,
+    /// The totals are there; the step is about to count.
+    Commit,
+    /// The parameters are updated; nobody has been told.
+    Done,
+    /// Its state is about to be given to another.
+    GiveState,
+}
+
+/// Somebody who watches a worker, told the step too.
+pub type Watcher = Box<dyn Fn(Point, u64)>;
+
+/// Measures one thing after the other.
+struct Watch(Instant);
+
+impl Watch {
+    fn start() -> Watch {
+        Watch(Instant::now())
+    }
+
+    fn lap(&mut self) -> f64 {
+        let now = Instant::now();
+        let lap = now - self.0;
+        self.0 = now;
+        lap.as_secs_f64()
+    }
 }
 
 /// Why a worker does not go on in a view.
@@ -100,8 +139,9 @@ impl<'a> Plane<'a> {
         station: Station,
         threads: usize,
         follower: &'a Follower<Event>,
+        (name, at): (String, Watcher),
     ) -> Plane<'a> {
-        Plane { station, threads, follower, job: None, steps: None }
+        Plane { station, threads, follower, job: None, steps: None, name, at }
     }
 
     /// Gives up the state.
@@ -169,7 +209,7 @@ impl<'a> Plane<'a> {
         }
         (self.job, self.steps) = (None, None);
         let deadline = Instant::now() + MEETING;
-        let key = format!("driver/{}", go.job);
+        let key = format!("driver/{}/{}", go.job, self.name);
         let link = self
             .station
             .call(&go.driver.addresses, &go.driver.host, &key, deadline)
@@ -246,6 +286,9 @@ impl Plane<'_> {
             return Err(Halt::Lost(Peer::Member(go.members[rank].id), found));
         }
         self.give_state(go, rank, stop)?;
+        if go.is_holding() {
+            return self.hold(go.steps, stop);
+        }
         let mut group = self.meet_members(go, rank, stop)?;
         let mut parts: Vec<Part> = go.members.iter().map(first_part).collect();
         let mut speeds: Vec<Option<f64>> =
@@ -292,6 +335,8 @@ impl Plane<'_> {
             to_do = ranges(&own.grains);
             job.held_step = None;
         }
+        let mut watch = Watch::start();
+        let mut work = Work::default();
         let inputs = job.inputs_for(number, &to_do, steps, stop)?;
         let plan = job.plan(inputs.n_samples, n_grains)?;
         if job.held_step.is_none() {
@@ -299,10 +344,13 @@ impl Plane<'_> {
             job.held_step = Some(number);
         }
         job.write_shared(plan, &inputs, number)?;
-        let started = Instant::now();
+        work.seconds.input = watch.lap();
+        (self.at)(Point::Grains, number);
         job.executor.run_grains(plan, &to_do)?;
         let n_done: usize = to_do.iter().map(Range::len).sum();
-        let seconds = (n_done > 0).then(|| started.elapsed().as_secs_f64() / n_done as f64);
+        work.n_grains = n_done as u64;
+        work.seconds.compute = watch.lap();
+        let seconds = (n_done > 0).then(|| work.seconds.compute / n_done as f64);
         for grain in to_do.into_iter().flatten() {
             let (grain, seconds) = (grain as u32, seconds.unwrap_or(0.0));
             self.follower.tell(Event::GrainDone { view: go.view, grain, seconds });
@@ -312,13 +360,33 @@ impl Plane<'_> {
         self.follower.tell(Event::Waiting { view: go.view, waiting_for });
         let brings: Vec<Vec<Range<usize>>> =
             parts.iter().map(|part| whole_subtrees(n_grains, &part.grains)).collect();
-        job.exchange(plan, group, n_grains, &brings).map_err(|error| lost_in(go, error))?;
+        (self.at)(Point::Exchange, number);
+        match &job.outer {
+            None => job.exchange(plan, group, n_grains, &brings),
+            Some(_) => job.sum_own(plan),
+        }
+        .map_err(|error| lost_in(go, error))?;
+        work.seconds.exchange = watch.lap();
+        (self.at)(Point::Commit, number);
         self.commit(go, number, stop)?;
         let Some(job) = &mut self.job else { return Err(Halt::Stopped) };
-        job.executor.run_update(plan)?;
+        match job.outer.is_some() && own.grains.is_empty() {
+            // Without a share of its own there is nothing to learn from.
+            true => job.executor.forget_step(),
+            false => job.executor.run_update(plan)?,
+        }
         job.held_step = None;
-        let loss = job.executor.step_scalar(plan, LOSS)?;
-        job.driver.say(&FromWorker::Done { step: number, loss }, &[]).map_err(driver_halt)?;
+        work.seconds.update = watch.lap();
+        if let Some(outer) = job.outer.as_mut().filter(|outer| outer.is_due(number)) {
+            outer.exchange(&mut job.executor, group).map_err(|error| lost_in(go, error))?;
+            work.seconds.exchange += watch.lap();
+        }
+        (self.at)(Point::Done, number);
+        // Under the strategy `local` one without grains has no loss to tell.
+        let has_loss = job.outer.is_none() || !own.grains.is_empty();
+        let loss = has_loss.then(|| job.executor.step_scalar(plan, LOSS)).transpose()?;
+        let done = FromWorker::Done { step: number, loss, work };
+        job.driver.say(&done, &[]).map_err(driver_halt)?;
         job.ask_ahead(go, number, parts, rank)?;
         job.give_state_if_wanted(number)?;
         job.driver.push().map_err(driver_halt)?;
@@ -337,6 +405,16 @@ impl Plane<'_> {
         Ok(())
     }
 
+    /// All members are about to leave: the driver takes the state.
+    fn hold(&mut self, steps: u64, stop: &AtomicBool) -> Result<(), Halt> {
+        let Some(job) = &mut self.job else { return Err(Halt::Stopped) };
+        loop {
+            let message = job.driver.await_message(&until(stop, None)).map_err(driver_halt)?;
+            job.note(message);
+            job.give_state_if_wanted(steps)?;
+        }
+    }
+
     /// Gives the state to those who must copy it, where this member is the source.
     fn give_state(&mut self, go: &Go, rank: usize, stop: &AtomicBool) -> Result<(), Halt> {
         let own = go.members[rank].id;
@@ -344,6 +422,9 @@ impl Plane<'_> {
             return Ok(());
         }
         let Some(job) = &mut self.job else { return Err(Halt::Stopped) };
+        if !go.copiers.is_empty() {
+            (self.at)(Point::GiveState, go.steps);
+        }
         let tensors = job.tensors()?;
         for copier in &go.copiers {
             let key = key_of(go, "state", *copier);
@@ -419,6 +500,7 @@ impl JobAtHand {
                 }
             }
         }
+        let outer = programs.local.map(|rule| Outer::new(rule, &parameters));
         Ok(JobAtHand {
             id,
             driver,
@@ -430,6 +512,7 @@ impl JobAtHand {
             held_step: None,
             wanted: Vec::new(),
             state_wanted: None,
+            outer,
         })
     }
 
@@ -446,7 +529,10 @@ impl JobAtHand {
         }
         self.executor.forget_step();
         self.held_step = None;
-        Ok(())
+        match &mut self.outer {
+            Some(outer) => outer.load(&self.executor, tensors),
+            None => Ok(()),
+        }
     }
 
     fn tensors(&self) -> Result<Vec<NamedTensor>, Error> {
@@ -454,7 +540,11 @@ impl JobAtHand {
             let tensor = self.executor.parameter(name)?;
             Ok(NamedTensor { name: name.clone(), role: *role, tensor })
         };
-        self.parameters.iter().map(one).collect()
+        let mut tensors = self.parameters.iter().map(one).collect::<Result<Vec<_>, Error>>()?;
+        if let Some(outer) = &self.outer {
+            tensors.extend(outer.tensors()?);
+        }
+        Ok(tensors)
     }
 
     /// Whether exactly the grains are held that are counted as done.
@@ -591,6 +681,20 @@ impl JobAtHand {
         Ok(exchanged??)
     }
 
+    /// The totals are the sums of this worker alone.
+    fn sum_own(&mut self, plan: PlanId) -> Result<(), ExchangeError> {
+        let runs = typed_runs(&self.executor, plan)?;
+        self.executor.exchange(plan, |held, totals| {
+            totals.fill(0);
+            for (dtype, bytes) in &runs {
+                for (_, sums) in held.iter() {
+                    add(*dtype, &mut totals[bytes.clone()], &sums[bytes.clone()]);
+                }
+            }
+        })?;
+        Ok(())
+    }
+
     /// Gives the state to the driver where it waits for the one after so many steps.
     fn give_state_if_wanted(&mut self, steps: u64) -> Result<(), Halt> {
         if self.state_wanted != Some(steps) || self.held_step == Some(steps) {
@@ -604,15 +708,39 @@ impl JobAtHand {
     }
 }
 
+/// Adds sums onto others.
+fn add(dtype: DType, totals: &mut [u8], sums: &[u8]) {
+    fn each<T: bytemuck::Pod + std::ops::Add<Output = T>>(totals: &mut [u8], sums: &[u8]) {
+        let (totals, sums): (&mut [T], &[T]) =
+            (bytemuck::cast_slice_mut(totals), bytemuck::cast_slice(sums));
+        totals.iter_mut().zip(sums).for_each(|(total, sum)| *total = *total + *sum);
+    }
+    match dtype {
+        DType::F32 => each::<f32>(totals, sums),
+        DType::F64 => each::<f64>(totals, sums),
+        DType::F16 => each::<half::f16>(totals, sums),
+        DType::Bf16 => each::<half::bf16>(totals, sums),
+        DType::I32 => each::<i32>(totals, sums),
+        DType::I64 => each::<i64>(totals, sums),
+        DType::U8 | DType::Bool => each::<u8>(totals, sums),
+    }
+}
+
 /// Why an exchange ended.
-enum ExchangeError {
-    Device(manyhands_device::DeviceError),
+pub(super) enum ExchangeError {
     Collective(CollectiveError),
+    Other(Error),
 }
 
 impl From<manyhands_device::DeviceError> for ExchangeError {
     fn from(error: manyhands_device::DeviceError) -> Self {
-        ExchangeError::Device(error)
+        ExchangeError::Other(error.into())
+    }
+}
+
+impl From<Error> for ExchangeError {
+    fn from(error: Error) -> Self {
+        ExchangeError::Other(error)
     }
 }
 
@@ -624,7 +752,7 @@ impl From<CollectiveError> for ExchangeError {
 
 fn lost_in(go: &Go, error: impl Into<ExchangeError>) -> Halt {
     let error = match error.into() {
-        ExchangeError::Device(error) => return error.into(),
+        ExchangeError::Other(error) => return error.into(),
         ExchangeError::Collective(error) => error,
     };
     match &error {

@@ -5,6 +5,7 @@ use std::ops::Range;
 use manyhands_program::{Program, Role, Tensor, TensorType};
 use serde::{Deserialize, Serialize};
 
+use super::outer::LocalRule;
 use crate::checkpoint::NamedTensor;
 use crate::error::Error;
 
@@ -15,10 +16,39 @@ pub(super) enum FromWorker {
     NeedState,
     /// It is about to do these grains of a step, from 1.
     Want { step: u64, grains: Vec<Range<usize>> },
-    /// A step is done.
-    Done { step: u64, loss: f32 },
+    /// A step is done, and this is what it took here.
+    Done { step: u64, loss: Option<f32>, work: Work },
     /// The state after so many steps; its tensors are beside it.
     State { steps: u64, tensors: Vec<TensorHead> },
+}
+
+/// What a worker did of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Work {
+    pub(super) n_grains: u64,
+    pub(super) seconds: WorkSeconds,
+}
+
+/// Where a worker's time went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WorkSeconds {
+    /// Waiting for inputs.
+    pub input: f64,
+    /// Running grains.
+    pub compute: f64,
+    /// Exchanging sums, waiting for others included.
+    pub exchange: f64,
+    /// The update.
+    pub update: f64,
+}
+
+impl WorkSeconds {
+    pub(crate) fn add(&mut self, other: WorkSeconds) {
+        self.input += other.input;
+        self.compute += other.compute;
+        self.exchange += other.exchange;
+        self.update += other.update;
+    }
 }
 
 /// Said by the driver to workers.
@@ -46,6 +76,8 @@ pub(super) struct Programs {
     pub(super) places: Vec<usize>,
     /// Samples of a grain, but for a step's last.
     pub(super) grain: usize,
+    /// For the strategy `local`.
+    pub(super) local: Option<LocalRule>,
     /// Threads of a worker, where the job says so.
     pub(super) threads: Option<usize>,
 }

@@ -17,7 +17,7 @@ use manyhands_net::membership::worker::{Action, Event, Worker};
 use manyhands_net::secure::Secret;
 use manyhands_net::station::{Route, Station};
 
-use super::plane::Plane;
+use super::plane::{Plane, Watcher};
 use crate::error::Error;
 
 /// What a worker needs to know.
@@ -36,6 +36,8 @@ pub struct WorkerSettings {
     pub route: Route,
     /// Set to leave after the step at hand.
     pub drain: Arc<AtomicBool>,
+    /// Is told where in a step the worker is.
+    pub watcher: Watcher,
 }
 
 /// What the computing thread is to do.
@@ -61,7 +63,7 @@ pub fn run_worker(
     let name = settings.name.unwrap_or_else(|| format!("{}-{}", host_name(), std::process::id()));
     let public = public_address(&settings.coordinator, settings.bind);
     let join = Join {
-        name,
+        name: name.clone(),
         instance: Instance(random_number()?),
         host: host_id().to_string(),
         addresses: station.addresses(public),
@@ -100,7 +102,8 @@ pub fn run_worker(
         // Nobody takes it where the computing thread has ended.
         let _ = sender.send(command);
     })?;
-    let plane = Plane::new(station, threads, &follower);
+    let watched = (name, settings.watcher);
+    let plane = Plane::new(station, threads, &follower, watched);
     work(plane, &commands, &follower, &settings.drain, &*say)
 }
 

@@ -371,7 +371,11 @@ fn check_monitor(train: &TrainSpec, has_validation: bool) -> Result<(), CheckErr
 
 fn check_distribute(distribute: &DistributeSpec) -> Result<(), CheckError> {
     at_least_if_said("distribute.workers", 1, distribute.workers)?;
-    at_least_if_said("distribute.threads", 1, distribute.threads)
+    at_least_if_said("distribute.threads", 1, distribute.threads)?;
+    at_least_if_said("distribute.local.steps", 1, distribute.local.map(|local| local.steps))?;
+    let Some(outer) = distribute.local.and_then(|local| local.outer) else { return Ok(()) };
+    not_negative("distribute.local.outer.rate", outer.rate)?;
+    not_negative("distribute.local.outer.momentum", outer.momentum)
 }
 
 fn check_output(output: &OutputSpec) -> Result<(), CheckError> {

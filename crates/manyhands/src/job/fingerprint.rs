@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use super::Job;
+use super::{Job, Strategy};
 
 impl Job {
     /// The SHA-256, in hexadecimal, of the parts that change the trained model: data, model and training. How many workers
@@ -19,8 +19,12 @@ impl Job {
             ("model", serde_json::to_value(&self.model)),
             ("train", serde_json::to_value(train)),
         ];
+        // Only what departs from the bits of one worker counts.
+        let local = (self.distribute.strategy == Strategy::Local)
+            .then(|| ("local", serde_json::to_value(self.distribute.local.unwrap_or_default())));
         let whole: Map<String, Value> = parts
             .into_iter()
+            .chain(local)
             .map(|(name, part)| (name.to_string(), sorted(part.unwrap_or_default())))
             .collect();
         let digest = Sha256::digest(Value::Object(whole).to_string());

@@ -174,6 +174,9 @@ pub struct DistributeSpec {
     /// Threads of each worker. The cores shared out evenly unless said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<usize>,
+    /// How often workers exchange parameters under the strategy `local`, and what becomes of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub local: Option<LocalSpec>,
 }
 
 /// How workers share the work.
@@ -183,6 +186,42 @@ pub enum Strategy {
     /// Each has the whole model and a share of the grains; gradients are summed at every step.
     #[default]
     AllReduce,
+    /// Each trains on its own share for some steps, then they exchange parameters (`distribute.local`): for slow links between
+    /// processes. The model depends on how many workers there are.
+    Local,
+}
+
+/// How often workers exchange parameters under the strategy `local`, and what becomes of them.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct LocalSpec {
+    /// Steps between two exchanges.
+    pub steps: usize,
+    /// An optimizer on the exchanged parameters (DiLoCo). Their mean (local SGD) unless said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outer: Option<OuterSpec>,
+}
+
+impl Default for LocalSpec {
+    fn default() -> LocalSpec {
+        LocalSpec { steps: 16, outer: None }
+    }
+}
+
+/// Gradient descent with Nesterov's momentum along the way that the workers went between two exchanges.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct OuterSpec {
+    /// Its rate.
+    pub rate: f64,
+    /// Its momentum.
+    pub momentum: f64,
+}
+
+impl Default for OuterSpec {
+    fn default() -> OuterSpec {
+        OuterSpec { rate: 0.7, momentum: 0.9 }
+    }
 }
 
 /// What is written, and when.

@@ -45,6 +45,7 @@ fn report() -> Report {
             device: "cpu".to_string(),
             kernel_set: "cpu-1".to_string(),
         },
+        workers: Vec::new(),
         memory: Memory { peak_bytes: Some(312_400_000), planned_device_bytes: 45_100_000 },
         energy: Energy::Joules(1234.5),
         machine: Machine {

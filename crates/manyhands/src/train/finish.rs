@@ -51,6 +51,7 @@ impl<'a> Run<'a> {
         self.records.finish(&self.state, &test, self.writer)?;
         let planned_device_bytes = session.peak_bytes()? as u64;
         let mut report = self.report(result.state.step, set_up, stopped, test);
+        report.workers = steps.work();
         report.memory = Memory { peak_bytes: peak_memory_bytes(), planned_device_bytes };
         report.energy = self.energy.joules().into();
         self.writer.write_file(super::REPORT, report.to_json().as_bytes())?;
@@ -98,6 +99,7 @@ impl<'a> Run<'a> {
                 device: "cpu".to_string(),
                 kernel_set: KERNEL_SET.to_string(),
             },
+            workers: Vec::new(),
             memory: Memory::default(),
             energy: Err(String::new()).into(),
             machine: Machine::look(),

@@ -23,10 +23,10 @@ use crate::checkpoint::{
     Checkpoint, CheckpointError, CheckpointFolder, CheckpointWriter, Keep, Measured, NamedTensor,
     State,
 };
-use crate::cluster::{ClusterAddress, Remote};
+use crate::cluster::{ClusterAddress, DriverPlan, Remote};
 use crate::energy::EnergyMeter;
 use crate::error::Error;
-use crate::job::Job;
+use crate::job::{Job, Strategy};
 use crate::registry::Registry;
 use crate::report::{Report, Seconds};
 use crate::schedules::{Position, warm_up};
@@ -165,6 +165,9 @@ impl<'a> Run<'a> {
         if let Some(cluster) = self.cluster {
             return self.train_on(cluster, tensors);
         }
+        if self.job.distribute.strategy == Strategy::Local {
+            self.warn("the strategy `local` is for several processes: within one, gradients are summed at every step");
+        }
         let n_grains = self.recipe.n_grains(self.full_batch());
         let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
         let mut trial = Trial::new(candidates(&self.job.distribute, n_cores, n_grains));
@@ -213,18 +216,23 @@ impl<'a> Run<'a> {
         let here = SetUp { workers: 1, threads: n_cores, reason: String::new() };
         let mut session = Session::new(self.recipe, &here)?;
         session.plan(Purpose::Train, self.full_batch())?;
-        match tensors {
-            Some(tensors) => session.load(&tensors)?,
-            None => session.initialise(self.job.train.seed)?,
-        }
-        let state = (self.state.step, session.tensors()?);
+        let tensors = match tensors {
+            Some(tensors) => {
+                session.load(&tensors)?;
+                tensors
+            }
+            None => {
+                session.initialise(self.job.train.seed)?;
+                session.tensors()?
+            }
+        };
+        let state = (self.state.step, tensors);
         let name = super::finish::name_of(self.writer.folder().path());
-        let threads = self.job.distribute.threads;
-        let n_samples = self.planned.n_samples;
-        let mut steps =
-            Remote::start(self.recipe, &name, cluster, state, n_samples, threads, session)?;
+        let (n_samples, n_steps) = (self.planned.n_samples, self.planned.n_steps);
+        let plan = DriverPlan::new(&self.job.distribute, n_samples, n_steps);
+        let mut steps = Remote::start(self.recipe, &name, cluster, state, &plan, session)?;
         let mut set_up = steps.set_up();
-        set_up.reason = "a cluster".to_string();
+        set_up.reason = "processes, as many as there are".to_string();
         let mut trial = Trial::new(vec![set_up.clone()]);
         let reason = self.epochs(&mut steps, &mut trial, &mut set_up)?;
         if let Some(reason) = &reason {
@@ -355,10 +363,18 @@ impl<'a> Run<'a> {
         set_up: &mut SetUp,
     ) -> Result<(), Error> {
         let computing = Instant::now();
-        let loss = f64::from(steps.finish()?);
-        while let Some(news) = steps.news() {
-            self.tell(&Event::Cluster(&news));
-        }
+        let loss = loop {
+            let finished = steps.finish()?;
+            while let Some(news) = steps.news() {
+                self.tell(&Event::Cluster(&news));
+            }
+            match finished {
+                Some(loss) => break f64::from(loss),
+                // Those who do the steps may never come: what is saved is saved.
+                None if (self.should_stop)() => return Err(self.interruption()),
+                None => {}
+            }
+        };
         let done = Instant::now();
         let compute = (done - computing).as_secs_f64();
         self.split.compute += compute;

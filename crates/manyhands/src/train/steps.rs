@@ -7,6 +7,7 @@ use super::event::SetUp;
 use super::session::Session;
 use crate::checkpoint::NamedTensor;
 use crate::error::Error;
+use crate::report::WorkerReport;
 
 /// A training step to be done.
 #[derive(Clone, Debug)]
@@ -33,11 +34,16 @@ pub(crate) trait Steps<'a> {
     /// Hands over the next step.
     fn submit(&mut self, step: &Step) -> Result<(), Error>;
 
-    /// Waits for the oldest step that was handed over, and gives its mean loss.
-    fn finish(&mut self) -> Result<f32, Error>;
+    /// Waits for the oldest step that was handed over, and gives its mean loss; nothing where that takes long, to be asked again.
+    fn finish(&mut self) -> Result<Option<f32>, Error>;
 
     /// All parameters after the last step; none is under way.
     fn tensors(&mut self) -> Result<Vec<NamedTensor>, Error>;
+
+    /// What each of those who do the steps did, where they are several processes.
+    fn work(&self) -> Vec<WorkerReport> {
+        Vec::new()
+    }
 
     /// What people should hear of those who do the steps, oldest first.
     fn news(&mut self) -> Option<String> {
@@ -79,9 +85,9 @@ impl<'a> Steps<'a> for Here<'a> {
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<f32, Error> {
+    fn finish(&mut self) -> Result<Option<f32>, Error> {
         match self.prepared.take() {
-            Some(plan) => self.session.step(plan),
+            Some(plan) => self.session.step(plan).map(Some),
             None => Err(Error::NoStep),
         }
     }
