@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use super::call::Call;
 use super::element::{Element, Reduction, fold};
 use super::error::CollectiveError;
@@ -9,7 +11,8 @@ use super::group::Group;
 use super::transfer::{Incoming, Outgoing};
 
 /// How an all-reduce is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Algorithm {
     /// Every rank owns a part, gets all partial sums of it and gives the result to all. Tree order.
     Direct = 0,
