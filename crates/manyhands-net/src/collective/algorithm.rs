@@ -5,7 +5,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use super::call::Call;
-use super::element::{Element, Reduction, fold};
+use super::element::{Element, Reduction, fold, fold_left};
 use super::error::CollectiveError;
 use super::group::Group;
 use super::transfer::{Incoming, Outgoing};
@@ -113,9 +113,7 @@ fn fold_ordered<T: Element>(reduction: Reduction, into: &mut [T], from: &[T], in
     if into_is_left {
         return fold(reduction, into, from);
     }
-    for (into, &from) in into.iter_mut().zip(from) {
-        *into = T::reduce(reduction, from, *into);
-    }
+    fold_left(reduction, into, from);
 }
 
 fn divide<T: Element>(values: &mut [T], n: usize) {

@@ -9,6 +9,7 @@ mod call;
 mod direct;
 mod element;
 mod error;
+mod exchange;
 mod group;
 mod operations;
 mod port;

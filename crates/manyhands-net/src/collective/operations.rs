@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use super::algorithm::Algorithm;
 use super::call::Kind;
-use super::direct::{Brought, Buffers, Exchange};
+use super::direct::{Brought, Buffers};
 use super::element::{Element, Reduction};
 use super::error::CollectiveError;
+use super::exchange::Exchange;
 use super::group::Group;
 use super::transfer::{Incoming, Outgoing};
 
@@ -40,12 +41,13 @@ impl Group {
                 self.halving_doubling(call, values, reduction)
             }
             Algorithm::Direct | Algorithm::HalvingDoubling => {
-                let exchange =
-                    Exchange::new::<T>(self.size(), &self.a_leaf_each(), values.len(), reduction)?;
+                let exchange = self.leaf_exchange::<T>(values.len(), reduction)?;
                 let out = values.as_mut_ptr();
-                let buffers = Buffers { sums: vec![out.cast_const()], out };
+                let buffers = Buffers { sums: &[out.cast_const()], out };
                 // SAFETY: the one sum is the result's own memory.
-                unsafe { self.exchange(call, &exchange, &buffers) }
+                let outcome = unsafe { self.exchange(call, &exchange, &buffers) };
+                self.leaf_exchange = Some((size_of::<T>(), exchange));
+                outcome
             }
         }
     }
@@ -71,8 +73,8 @@ impl Group {
             return Err(CollectiveError::Misuse(sentence.to_string()));
         }
         let exchange = Exchange::new::<T>(n_leaves, brings, n, Reduction::Sum)?;
-        let sums = own.sums.iter().map(|sum| sum.as_ptr()).collect();
-        let buffers = Buffers { sums, out: result.as_mut_ptr() };
+        let sums: Vec<*const T> = own.sums.iter().map(|sum| sum.as_ptr()).collect();
+        let buffers = Buffers { sums: &sums, out: result.as_mut_ptr() };
         // SAFETY: lengths were checked, and borrows keep the sums apart from the result.
         unsafe { self.exchange(call, &exchange, &buffers) }
     }
@@ -96,7 +98,7 @@ impl Group {
         let exchange =
             Exchange::new::<T>(self.size(), &self.a_leaf_each(), values.len(), reduction)?;
         let out = result.as_mut_ptr().wrapping_sub(own.start);
-        let buffers = Buffers { sums: vec![values.as_ptr()], out };
+        let buffers = Buffers { sums: &[values.as_ptr()], out };
         // SAFETY: the result has the elements of this rank, which are all that is written.
         unsafe { self.exchange(call, &exchange.scattered(owned), &buffers) }
     }
@@ -118,7 +120,7 @@ impl Group {
         let owned = (0..self.size()).map(|rank| if rank == root { 0..n } else { 0..0 }).collect();
         let exchange = Exchange::new::<T>(self.size(), &self.a_leaf_each(), n, reduction)?;
         let out = values.as_mut_ptr();
-        let buffers = Buffers { sums: vec![out.cast_const()], out };
+        let buffers = Buffers { sums: &[out.cast_const()], out };
         // SAFETY: the one sum is the result's own memory.
         unsafe { self.exchange(call, &exchange.scattered(owned), &buffers) }
     }
@@ -382,6 +384,20 @@ impl Group {
         others
             .map(|(from, part)| Incoming { from, bytes: bytemuck::cast_slice_mut(part) })
             .collect()
+    }
+
+    /// An all-reduce in which every rank is a leaf: the last one, where that was alike.
+    fn leaf_exchange<T: Element>(
+        &mut self,
+        n: usize,
+        reduction: Reduction,
+    ) -> Result<Exchange, CollectiveError> {
+        match self.leaf_exchange.take() {
+            Some((size, exchange)) if size == size_of::<T>() && exchange.is_for(n, reduction) => {
+                Ok(exchange)
+            }
+            _ => Exchange::new::<T>(self.size(), &self.a_leaf_each(), n, reduction),
+        }
     }
 
     /// Every rank brings one leaf: itself.
