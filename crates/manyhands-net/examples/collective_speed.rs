@@ -1,7 +1,9 @@
 //! How fast an all-reduce is between processes of this machine.
 //!
 //! `cargo run --release -p manyhands-net --example collective_speed -- --transport tcp|tcp_encrypted|shm|inproc --processes 2
-//! --sizes 4096,1048576 --algorithm direct|halving_doubling|ring [--rounds N] [--json]`
+//! --sizes 4096,1048576 --algorithm direct|halving_doubling|hierarchical|ring|auto [--hosts N] [--rounds N] [--json]`
+//!
+//! With more than one host, ranks fall into blocks that are linked by TCP.
 
 #![allow(clippy::unwrap_used)] // a wrong argument ends it, and says so
 
@@ -23,6 +25,7 @@ fn main() {
     let mut settings = Settings {
         transport: Transport::Shm,
         n_processes: 2,
+        n_hosts: 1,
         sizes: SIZES.to_vec(),
         algorithm: Algorithm::Direct,
         n_rounds: None,
@@ -35,6 +38,7 @@ fn main() {
             CHILD => return serve_child().unwrap(),
             "--transport" => settings.transport = by_name(&value()),
             "--processes" => settings.n_processes = value().parse().unwrap(),
+            "--hosts" => settings.n_hosts = value().parse().unwrap(),
             "--sizes" => {
                 settings.sizes = value().split(',').map(|size| size.parse().unwrap()).collect();
             }

@@ -46,6 +46,8 @@ pub struct Settings {
     pub transport: Transport,
     /// Ranks of the group: processes, or threads.
     pub n_processes: usize,
+    /// Into how many blocks the ranks fall that are linked by TCP as if they were hosts; each is linked within as the transport says.
+    pub n_hosts: usize,
     /// Bytes of `f32` that each rank brings, one measurement each.
     pub sizes: Vec<usize>,
     /// How the all-reduce is done.
@@ -211,7 +213,8 @@ pub fn run_processes(
     let processes: Result<Vec<Process>, MeasureError> =
         (0..settings.n_processes).map(start).collect();
     let mut processes = processes?;
-    let addresses: Result<Vec<Vec<String>>, _> = processes.iter_mut().map(Process::hear).collect();
+    let addresses: Result<Vec<[Vec<String>; 2]>, _> =
+        processes.iter_mut().map(Process::hear).collect();
     let addresses = addresses?;
     processes.iter_mut().try_for_each(|process| process.say(&addresses))?;
     let rows: Result<Vec<Vec<Row>>, _> = processes.iter_mut().map(Process::hear).collect();
@@ -294,23 +297,30 @@ pub fn serve_child() -> Result<(), MeasureError> {
         Transport::TcpEncrypted => Route::TcpEncrypted,
         Transport::Shm | Transport::Inproc => Route::Auto,
     };
+    // One place in the network for the ranks of the same host, one for others.
     let secret = Secret::from_environment()?;
-    let station = Station::open(IpAddr::V4(Ipv4Addr::LOCALHOST), secret, route)?;
-    say(&mut output, &station.addresses(None)).map_err(failed)?;
-    let addresses: Vec<Vec<String>> = hear(&mut input, rank)?;
+    let open = |route| Station::open(IpAddr::V4(Ipv4Addr::LOCALHOST), secret.clone(), route);
+    let stations = [open(route)?, open(if route == Route::Auto { Route::Tcp } else { route })?];
+    let own = stations.each_ref().map(|station| station.addresses(None));
+    say(&mut output, &own).map_err(failed)?;
+    let addresses: Vec<[Vec<String>; 2]> = hear(&mut input, rank)?;
     let deadline = Instant::now() + LINKING;
-    let links: Result<Vec<Option<Box<dyn Link>>>, StationError> = (0..addresses.len())
-        .map(|other| {
-            Ok(match other {
-                other if other == rank => None,
-                other if other < rank => {
-                    let key = format!("measure/{rank}");
-                    Some(station.call(&addresses[other], host_id(), &key, deadline)?)
-                }
-                other => Some(station.await_call(&format!("measure/{other}"), deadline, || false)?),
-            })
+    let per_host = addresses.len().div_ceil(task.settings.n_hosts.max(1));
+    let link = |other: usize| -> Result<Option<Box<dyn Link>>, StationError> {
+        let which = usize::from(other / per_host != rank / per_host);
+        let station = &stations[which];
+        Ok(match other.cmp(&rank) {
+            std::cmp::Ordering::Equal => None,
+            std::cmp::Ordering::Less => {
+                let key = format!("measure/{rank}");
+                Some(station.call(&addresses[other][which], host_id(), &key, deadline)?)
+            }
+            std::cmp::Ordering::Greater => {
+                Some(station.await_call(&format!("measure/{other}"), deadline, || false)?)
+            }
         })
-        .collect();
+    };
+    let links: Result<Vec<_>, StationError> = (0..addresses.len()).map(link).collect();
     let rows = run(&mut Group::new(rank, links?)?, &task.settings)?;
     say(&mut output, &rows).map_err(failed)?;
     // The parent closes the input when all are done: nobody leaves while others still talk.

@@ -8,7 +8,11 @@ use super::call::Call;
 use super::element::{Element, Reduction, fold, fold_left};
 use super::error::CollectiveError;
 use super::group::Group;
+use super::hierarchical::Hosts;
 use super::transfer::{Incoming, Outgoing};
+
+/// From how many bytes on the way over hosts is chosen where there are some.
+const HIERARCHICAL_FROM: usize = 256 << 10;
 
 /// How an all-reduce is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,9 +25,45 @@ pub enum Algorithm {
     HalvingDoubling = 1,
     /// Neighbours only. Sums begin at another rank for each part, so this is not in tree order and its bits depend on the number of ranks.
     Ring = 2,
+    /// Within each host through shared memory, then between hosts, then within each host. Tree order where the ranks of each host are a complete subtree of
+    /// the tree over all; other groups, and those on one host, go by direct exchange.
+    Hierarchical = 3,
+    /// The one of those in tree order that is likely the fastest, by size and hosts.
+    Auto = 4,
+}
+
+/// What an algorithm comes to in a group.
+pub(super) enum Choice {
+    Direct,
+    HalvingDoubling,
+    Ring,
+    Hierarchical(Hosts),
 }
 
 impl Group {
+    /// What an algorithm comes to for so many bytes: the same on all ranks.
+    pub(super) fn choose(
+        &mut self,
+        call: Call,
+        algorithm: Algorithm,
+        n_bytes: usize,
+    ) -> Result<Choice, CollectiveError> {
+        // Two ranks have no levels, and what few bytes cost is the number of rounds.
+        let asks_for_hosts = match algorithm {
+            Algorithm::Hierarchical => self.size() > 2,
+            Algorithm::Auto => self.size() > 2 && n_bytes >= HIERARCHICAL_FROM,
+            _ => false,
+        };
+        if asks_for_hosts && let Some(hosts) = self.hosts(call)? {
+            return Ok(Choice::Hierarchical(hosts));
+        }
+        Ok(match algorithm {
+            Algorithm::Ring => Choice::Ring,
+            Algorithm::HalvingDoubling if self.size().is_power_of_two() => Choice::HalvingDoubling,
+            _ => Choice::Direct,
+        })
+    }
+
     pub(super) fn halving_doubling<T: Element>(
         &mut self,
         call: Call,

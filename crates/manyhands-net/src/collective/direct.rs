@@ -57,7 +57,7 @@ impl BytePace {
 
 /// How elements travel through a port.
 fn pace<T>(port: &Port) -> Pace {
-    if port.room_is_writable() { SOCKET_PACE.of::<T>() } else { RING_PACE.of::<T>() }
+    if port.is_ring() { RING_PACE.of::<T>() } else { SOCKET_PACE.of::<T>() }
 }
 
 /// An exchange under way on one rank.

@@ -75,9 +75,14 @@ impl Exchange {
         Exchange { owned, gathers: false, ..self }
     }
 
-    /// The same among these ranks only, who own these elements.
-    pub(super) fn among(self, members: Vec<bool>, owned: Vec<Range<usize>>) -> Exchange {
-        Exchange { owned, members: Some(members), ..self }
+    /// The same among these ranks only.
+    pub(super) fn among(self, members: Vec<bool>) -> Exchange {
+        Exchange { members: Some(members), ..self }
+    }
+
+    /// The same, but that ranks own these elements, which need not be all.
+    pub(super) fn owning(self, owned: Vec<Range<usize>>) -> Exchange {
+        Exchange { owned, ..self }
     }
 
     pub(super) fn has_member(&self, rank: usize) -> bool {

@@ -11,6 +11,7 @@ mod element;
 mod error;
 mod exchange;
 mod group;
+mod hierarchical;
 mod operations;
 mod port;
 mod transfer;

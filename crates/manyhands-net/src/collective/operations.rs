@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::algorithm::Algorithm;
+use super::algorithm::{Algorithm, Choice};
 use super::call::Kind;
 use super::direct::{Brought, Buffers};
 use super::element::{Element, Reduction};
@@ -34,13 +34,14 @@ impl Group {
         check_mean::<T>(reduction)?;
         let call = self.call::<T>(Kind::AllReduce, values.len())?;
         let call = call.reducing(reduction).with(algorithm as usize);
-        match algorithm {
-            _ if self.size() == 1 || values.is_empty() => self.come_together(call),
-            Algorithm::Ring => self.ring(call, values, reduction),
-            Algorithm::HalvingDoubling if self.size().is_power_of_two() => {
-                self.halving_doubling(call, values, reduction)
-            }
-            Algorithm::Direct | Algorithm::HalvingDoubling => {
+        if self.size() == 1 || values.is_empty() {
+            return self.come_together(call);
+        }
+        match self.choose(call, algorithm, size_of_val(values))? {
+            Choice::Ring => self.ring(call, values, reduction),
+            Choice::HalvingDoubling => self.halving_doubling(call, values, reduction),
+            Choice::Hierarchical(hosts) => self.hierarchical(call, &hosts, values, reduction),
+            Choice::Direct => {
                 let exchange = self.leaf_exchange::<T>(values.len(), reduction)?;
                 let out = values.as_mut_ptr();
                 let buffers = Buffers { sums: &[out.cast_const()], out };

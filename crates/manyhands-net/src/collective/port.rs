@@ -59,6 +59,11 @@ impl Port {
         Port { link, sent: 0, head: [0; HEADER], got: 0, unread: Vec::new() }
     }
 
+    /// Whether the link is memory that both sides see.
+    pub(super) fn is_ring(&self) -> bool {
+        !self.link.room_is_writable()
+    }
+
     /// Bytes of the body of the frame at hand that are here.
     pub(super) fn n_body_bytes(&self) -> usize {
         self.got.saturating_sub(HEADER)
