@@ -171,14 +171,16 @@ fn run_size(group: &mut Group, settings: &Settings, n_bytes: usize) -> Result<Ro
 pub fn run_threads(settings: &Settings) -> Result<Vec<Row>, MeasureError> {
     check(settings)?;
     let n = settings.n_processes;
-    let mut links: Vec<Vec<Option<Box<dyn Link>>>> =
-        (0..n).map(|_| (0..n).map(|_| None).collect()).collect();
-    for low in 0..n {
-        for high in low + 1..n {
+    let mut links: Vec<Vec<Option<Box<dyn Link>>>> = Vec::with_capacity(n);
+    for _ in 0..n {
+        let mut own: Vec<Option<Box<dyn Link>>> = Vec::with_capacity(n);
+        for earlier in &mut links {
             let (a, b) = in_process::pair(RING)?;
-            links[low][high] = Some(Box::new(a));
-            links[high][low] = Some(Box::new(b));
+            earlier.push(Some(Box::new(a)));
+            own.push(Some(Box::new(b)));
         }
+        own.push(None);
+        links.push(own);
     }
     std::thread::scope(|scope| {
         let measure = |(rank, links): (usize, Vec<Option<Box<dyn Link>>>)| {

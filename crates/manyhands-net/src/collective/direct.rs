@@ -23,10 +23,13 @@ const RING_PACE: BytePace = BytePace { piece: 32 << 10, lead: 2 };
 /// And through a socket, where a call of the system costs more than a piece of 32 KiB does, and more bytes on the way than the
 /// caches hold cost twice: 1 MiB of lead takes a third longer than this.
 const SOCKET_PACE: BytePace = BytePace { piece: 256 << 10, lead: 1 };
+/// What one rank owns goes through a socket as one piece up to this: there is nothing to overlap with that would pay for another call.
+const ONE_SOCKET_PIECE: BytePace = BytePace { piece: 512 << 10, lead: 1 };
 /// Bytes that are added at a time: sums on the way stay in the nearest cache.
 const ADDED: usize = 8 << 10;
-/// Up to this many bytes of partial sums, all of them go to all.
-const FLAT_BYTES: usize = 16 << 10;
+/// Up to this many bytes of partial sums in all, all of them go to all. Of two they would not be fewer any other way, only later.
+const FLAT_BYTES: usize = 64 << 10;
+const FLAT_BYTES_OF_TWO: usize = 256 << 10;
 
 /// The partial sums that a rank brings to an exchange.
 #[derive(Debug)]
@@ -44,20 +47,21 @@ pub(super) struct Buffers<'a, T> {
 }
 
 /// A pace in bytes.
+#[derive(Clone, Copy)]
 struct BytePace {
     piece: usize,
     lead: usize,
 }
 
-impl BytePace {
-    fn of<T>(&self) -> Pace {
-        Pace { piece: self.piece / size_of::<T>(), lead: self.lead }
-    }
-}
-
-/// How elements travel through a port.
-fn pace<T>(port: &Port) -> Pace {
-    if port.is_ring() { RING_PACE.of::<T>() } else { SOCKET_PACE.of::<T>() }
+/// How the elements of an exchange travel through a port.
+fn pace<T>(exchange: &Exchange, port: &Port) -> Pace {
+    let longest = exchange.owned.iter().map(Range::len).max().unwrap_or(0);
+    let pace = match longest * size_of::<T>() {
+        _ if port.is_ring() => RING_PACE,
+        n if n <= ONE_SOCKET_PIECE.piece => ONE_SOCKET_PIECE,
+        _ => SOCKET_PACE,
+    };
+    Pace { piece: pace.piece / size_of::<T>(), lead: pace.lead }
 }
 
 /// An exchange under way on one rank.
@@ -255,10 +259,11 @@ impl Group {
         buffers: &Buffers<'_, T>,
     ) -> Result<(), CollectiveError> {
         let n_bytes = exchange.n * size_of::<T>() * exchange.slots.len();
-        let is_flat = exchange.gathers && exchange.members.is_none() && n_bytes <= FLAT_BYTES;
+        let most = if exchange.slots.len() == 2 { FLAT_BYTES_OF_TWO } else { FLAT_BYTES };
+        let is_flat = exchange.gathers && exchange.members.is_none() && n_bytes <= most;
         let window = match is_flat {
             true => exchange.n,
-            false => self.window::<T>(exchange.owned[self.rank].len()),
+            false => self.window::<T>(exchange),
         };
         let mut words = std::mem::take(&mut self.scratch);
         let n_words = (window * exchange.slots.len() * size_of::<T>()).div_ceil(size_of::<u64>());
@@ -278,10 +283,12 @@ impl Group {
     }
 
     /// Elements that a slot has room for: a multiple of all pieces.
-    fn window<T: Element>(&self, n_own: usize) -> usize {
-        let paces = self.ports.iter().flatten().map(pace::<T>);
+    fn window<T: Element>(&self, exchange: &Exchange) -> usize {
+        let n_own = exchange.owned[self.rank].len();
+        let paces = self.ports.iter().flatten().map(|port| pace::<T>(exchange, port));
         // Also a rank on its own adds in pieces.
-        let pace = paces.max_by_key(|pace| pace.piece).unwrap_or(RING_PACE.of::<T>());
+        let alone = Pace { piece: RING_PACE.piece / size_of::<T>(), lead: 0 };
+        let pace = paces.max_by_key(|pace| pace.piece).unwrap_or(alone);
         n_own.clamp(1, pace.piece * (pace.lead + 1)).next_multiple_of(pace.piece)
     }
 
@@ -299,7 +306,8 @@ impl Group {
         let n_own = exchange.owned[rank].len();
         let streams = |ports: &[Option<Port>], is_outgoing: bool| {
             let stream = |(other, port): (usize, &Option<Port>)| {
-                let pace = pace::<T>(port.as_ref().filter(|_| exchange.has_member(other))?);
+                let pace =
+                    pace::<T>(exchange, port.as_ref().filter(|_| exchange.has_member(other))?);
                 let (from, to) = if is_outgoing { (rank, other) } else { (other, rank) };
                 Some(Stream::new(exchange, from, to, pace))
             };

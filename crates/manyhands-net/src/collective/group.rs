@@ -8,7 +8,7 @@ use super::call::{Call, Header, Kind};
 use super::element::Element;
 use super::error::{At, CollectiveError, Place, Places};
 use super::exchange::Exchange;
-use super::hierarchical::Hosts;
+use super::hierarchical::Nearness;
 use super::port::{Heard, Port, Trouble};
 use crate::transport::Link;
 use crate::transport::wait::{Interest, WaitError, Waiting};
@@ -41,8 +41,8 @@ pub struct Group {
     pub(super) left: Vec<[bool; 2]>,
     /// The last all-reduce in which each rank was a leaf, by the size of an element.
     pub(super) leaf_exchange: Option<(usize, Exchange)>,
-    /// The hosts of the ranks, once that was found out: those that are of use.
-    pub(super) hosts: Option<Option<Hosts>>,
+    /// Who shares memory with whom, once that was asked.
+    pub(super) nearness: Option<Nearness>,
 }
 
 /// How long an operation without progress is waited for.
@@ -100,7 +100,7 @@ impl Group {
             scratch: Vec::new(),
             left: Vec::new(),
             leaf_exchange: None,
-            hosts: None,
+            nearness: None,
         })
     }
 

@@ -54,6 +54,15 @@ impl Hosts {
     }
 }
 
+/// Which ranks are near each other.
+#[derive(Clone, Debug)]
+pub(super) struct Nearness {
+    /// Whether all are.
+    pub(super) is_one_host: bool,
+    /// The hosts, where a sum in tree order can go by them.
+    pub(super) hosts: Option<Hosts>,
+}
+
 /// How some elements go through both levels, as one rank sees it.
 struct Levels {
     parts: Vec<Range<usize>>,
@@ -111,11 +120,16 @@ impl Levels {
 }
 
 impl Group {
-    /// The hosts of the ranks, where they are of use. Ranks tell each other once whom they share memory with, in a round of the operation at hand.
-    pub(super) fn hosts(&mut self, call: Call) -> Result<Option<Hosts>, CollectiveError> {
-        if let Some(hosts) = &self.hosts {
-            return Ok(hosts.clone());
-        }
+    /// Who shares memory with whom. Ranks tell each other once, in a round of the operation at hand.
+    pub(super) fn nearness(&mut self, call: Call) -> Result<&Nearness, CollectiveError> {
+        let known = match self.nearness.take() {
+            Some(known) => known,
+            None => self.ask_nearness(call)?,
+        };
+        Ok(self.nearness.insert(known))
+    }
+
+    fn ask_nearness(&mut self, call: Call) -> Result<Nearness, CollectiveError> {
         let n = self.size();
         let is_near = |port: &Option<_>| port.as_ref().is_none_or(super::port::Port::is_ring);
         let mut near: Vec<Vec<u8>> = vec![vec![0; n]; n];
@@ -128,9 +142,9 @@ impl Group {
             others.map(|(from, row)| Incoming { from, bytes: row.as_mut_slice() }).collect();
         self.transfer(call, ACQUAINTANCE, &outgoing, &mut incoming)?;
         let near = near.into_iter().map(|row| row.into_iter().map(|near| near == 1).collect());
-        let hosts = Hosts::from_nearness(&near.collect::<Vec<_>>());
-        self.hosts = Some(hosts.clone());
-        Ok(hosts)
+        let near: Vec<Vec<bool>> = near.collect();
+        let is_one_host = near.iter().flatten().all(|near| *near);
+        Ok(Nearness { is_one_host, hosts: Hosts::from_nearness(&near) })
     }
 
     pub(super) fn hierarchical<T: Element>(

@@ -15,13 +15,13 @@ use super::transfer::{Incoming, Outgoing};
 const SCATTERED_BROADCAST: usize = 256 << 10;
 
 impl Group {
-    /// All ranks get the reduction of what each has, in tree order over the ranks.
+    /// All ranks get the reduction of what each has, in tree order over the ranks, by whatever way in that order is fast.
     pub fn all_reduce<T: Element>(
         &mut self,
         values: &mut [T],
         reduction: Reduction,
     ) -> Result<(), CollectiveError> {
-        self.all_reduce_by(values, reduction, Algorithm::Direct)
+        self.all_reduce_by(values, reduction, Algorithm::Auto)
     }
 
     /// As [`Group::all_reduce`], by a given algorithm.
@@ -403,7 +403,7 @@ impl Group {
 
     /// Every rank brings one leaf: itself.
     fn a_leaf_each(&self) -> Vec<Vec<Range<usize>>> {
-        (0..self.size()).map(|rank| vec![rank..rank + 1]).collect()
+        (0..self.size()).map(|rank| std::iter::once(rank..rank + 1).collect()).collect()
     }
 
     /// The ranges of parts of these sizes.
