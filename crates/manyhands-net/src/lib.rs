@@ -5,6 +5,7 @@
 pub mod collective;
 pub mod control;
 pub mod host;
+pub mod measure;
 pub mod membership;
 pub mod secure;
 pub mod station;

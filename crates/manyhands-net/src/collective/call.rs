@@ -79,6 +79,11 @@ impl Call {
         Call { extra: extra as u8, ..self }
     }
 
+    /// A part of the same call, which frames of other parts are not taken for.
+    pub(super) fn stage(self, stage: usize) -> Call {
+        Call { extra: self.extra + stage as u8, ..self }
+    }
+
     /// All ranks must mean the same sharing of so many leaves.
     pub(super) fn sharing(self, n_leaves: usize, brings: &[Vec<Range<usize>>]) -> Call {
         let edges = |range: &Range<usize>| [range.start as u64, range.end as u64];

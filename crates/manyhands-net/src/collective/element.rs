@@ -168,35 +168,60 @@ integer!(i32, I32);
 integer!(i64, I64);
 integer!(u8, U8);
 
-/// `into = into (op) from`, element by element.
-pub(super) fn fold<T: Element>(reduction: Reduction, into: &mut [T], from: &[T]) {
-    // One loop a reduction, so that each is vector code.
-    macro_rules! each {
-        ($($one:ident),*) => {
+/// Defines a loop over elements for each reduction, so that each is vector code, compiled for the processors that this may run on.
+/// Additions are plain ones whatever the width, so the bits are the same.
+macro_rules! fold {
+    ($(#[$doc:meta])* $name:ident, $wide:ident, $body:ident, ($($arg:ident: $ty:ty),*), |$reduction:ident| $each:expr) => {
+        #[inline(always)]
+        fn $body<T: Element>(reduction: Reduction, $($arg: $ty),*) {
             match reduction {
-                $(Reduction::$one => {
-                    for (a, &b) in into.iter_mut().zip(from) {
-                        *a = T::reduce(Reduction::$one, *a, b);
-                    }
-                })*
+                Reduction::Sum => { const $reduction: Reduction = Reduction::Sum; $each }
+                Reduction::Mean => { const $reduction: Reduction = Reduction::Mean; $each }
+                Reduction::Min => { const $reduction: Reduction = Reduction::Min; $each }
+                Reduction::Max => { const $reduction: Reduction = Reduction::Max; $each }
+                Reduction::Product => { const $reduction: Reduction = Reduction::Product; $each }
             }
-        };
-    }
-    each!(Sum, Mean, Min, Max, Product);
+        }
+
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx2")]
+        fn $wide<T: Element>(reduction: Reduction, $($arg: $ty),*) {
+            $body(reduction, $($arg),*);
+        }
+
+        $(#[$doc])*
+        pub(super) fn $name<T: Element>(reduction: Reduction, $($arg: $ty),*) {
+            #[cfg(target_arch = "x86_64")]
+            if std::arch::is_x86_feature_detected!("avx2") {
+                // SAFETY: the processor has what the function is compiled for.
+                return unsafe { $wide(reduction, $($arg),*) };
+            }
+            $body(reduction, $($arg),*);
+        }
+    };
 }
 
-/// `to = a (op) b`, element by element.
-pub(super) fn fold_into<T: Element>(reduction: Reduction, to: &mut [T], a: &[T], b: &[T]) {
-    macro_rules! each {
-        ($($one:ident),*) => {
-            match reduction {
-                $(Reduction::$one => {
-                    for ((to, &a), &b) in to.iter_mut().zip(a).zip(b) {
-                        *to = T::reduce(Reduction::$one, a, b);
-                    }
-                })*
-            }
-        };
+fold!(
+    /// `into = into (op) from`, element by element.
+    fold, fold_wide, fold_body, (into: &mut [T], from: &[T]), |WAY| {
+        for (a, &b) in into.iter_mut().zip(from) {
+            *a = T::reduce(WAY, *a, b);
+        }
     }
-    each!(Sum, Mean, Min, Max, Product);
-}
+);
+fold!(
+    /// `into = from (op) into`, element by element.
+    fold_left, fold_left_wide, fold_left_body, (into: &mut [T], from: &[T]), |WAY| {
+        for (a, &b) in into.iter_mut().zip(from) {
+            *a = T::reduce(WAY, b, *a);
+        }
+    }
+);
+fold!(
+    /// `to = a (op) b`, element by element.
+    fold_into, fold_into_wide, fold_into_body, (to: &mut [T], a: &[T], b: &[T]), |WAY| {
+        for ((to, &a), &b) in to.iter_mut().zip(a).zip(b) {
+            *to = T::reduce(WAY, a, b);
+        }
+    }
+);

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use super::call::{Call, Header, Kind};
 use super::element::Element;
 use super::error::{At, CollectiveError, Place, Places};
+use super::exchange::Exchange;
+use super::hierarchical::Nearness;
 use super::port::{Heard, Port, Trouble};
 use crate::transport::Link;
 use crate::transport::wait::{Interest, WaitError, Waiting};
@@ -35,6 +37,12 @@ pub struct Group {
     waiting: Waiting,
     interests: Vec<Interest>,
     pub(super) scratch: Vec<u64>,
+    /// What is left to send to and to receive from each rank; kept for its memory only.
+    pub(super) left: Vec<[bool; 2]>,
+    /// The last all-reduce in which each rank was a leaf, by the size of an element.
+    pub(super) leaf_exchange: Option<(usize, Exchange)>,
+    /// Who shares memory with whom, once that was asked.
+    pub(super) nearness: Option<Nearness>,
 }
 
 /// How long an operation without progress is waited for.
@@ -90,6 +98,9 @@ impl Group {
             waiting: Waiting::new(),
             interests: Vec::new(),
             scratch: Vec::new(),
+            left: Vec::new(),
+            leaf_exchange: None,
+            nearness: None,
         })
     }
 

@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
-use super::algorithm::Algorithm;
+use super::algorithm::{Algorithm, Choice};
 use super::call::Kind;
-use super::direct::{Brought, Buffers, Exchange};
+use super::direct::{Brought, Buffers};
 use super::element::{Element, Reduction};
 use super::error::CollectiveError;
+use super::exchange::Exchange;
 use super::group::Group;
 use super::transfer::{Incoming, Outgoing};
 
@@ -14,13 +15,13 @@ use super::transfer::{Incoming, Outgoing};
 const SCATTERED_BROADCAST: usize = 256 << 10;
 
 impl Group {
-    /// All ranks get the reduction of what each has, in tree order over the ranks.
+    /// All ranks get the reduction of what each has, in tree order over the ranks, by whatever way in that order is fast.
     pub fn all_reduce<T: Element>(
         &mut self,
         values: &mut [T],
         reduction: Reduction,
     ) -> Result<(), CollectiveError> {
-        self.all_reduce_by(values, reduction, Algorithm::Direct)
+        self.all_reduce_by(values, reduction, Algorithm::Auto)
     }
 
     /// As [`Group::all_reduce`], by a given algorithm.
@@ -33,19 +34,21 @@ impl Group {
         check_mean::<T>(reduction)?;
         let call = self.call::<T>(Kind::AllReduce, values.len())?;
         let call = call.reducing(reduction).with(algorithm as usize);
-        match algorithm {
-            _ if self.size() == 1 || values.is_empty() => self.come_together(call),
-            Algorithm::Ring => self.ring(call, values, reduction),
-            Algorithm::HalvingDoubling if self.size().is_power_of_two() => {
-                self.halving_doubling(call, values, reduction)
-            }
-            Algorithm::Direct | Algorithm::HalvingDoubling => {
-                let exchange =
-                    Exchange::new::<T>(self.size(), &self.a_leaf_each(), values.len(), reduction)?;
+        if self.size() == 1 || values.is_empty() {
+            return self.come_together(call);
+        }
+        match self.choose(call, algorithm, size_of_val(values))? {
+            Choice::Ring => self.ring(call, values, reduction),
+            Choice::HalvingDoubling => self.halving_doubling(call, values, reduction),
+            Choice::Hierarchical(hosts) => self.hierarchical(call, &hosts, values, reduction),
+            Choice::Direct => {
+                let exchange = self.leaf_exchange::<T>(values.len(), reduction)?;
                 let out = values.as_mut_ptr();
-                let buffers = Buffers { sums: vec![out.cast_const()], out };
+                let buffers = Buffers { sums: &[out.cast_const()], out };
                 // SAFETY: the one sum is the result's own memory.
-                unsafe { self.exchange(call, &exchange, &buffers) }
+                let outcome = unsafe { self.exchange(call, &exchange, &buffers) };
+                self.leaf_exchange = Some((size_of::<T>(), exchange));
+                outcome
             }
         }
     }
@@ -71,8 +74,8 @@ impl Group {
             return Err(CollectiveError::Misuse(sentence.to_string()));
         }
         let exchange = Exchange::new::<T>(n_leaves, brings, n, Reduction::Sum)?;
-        let sums = own.sums.iter().map(|sum| sum.as_ptr()).collect();
-        let buffers = Buffers { sums, out: result.as_mut_ptr() };
+        let sums: Vec<*const T> = own.sums.iter().map(|sum| sum.as_ptr()).collect();
+        let buffers = Buffers { sums: &sums, out: result.as_mut_ptr() };
         // SAFETY: lengths were checked, and borrows keep the sums apart from the result.
         unsafe { self.exchange(call, &exchange, &buffers) }
     }
@@ -96,7 +99,7 @@ impl Group {
         let exchange =
             Exchange::new::<T>(self.size(), &self.a_leaf_each(), values.len(), reduction)?;
         let out = result.as_mut_ptr().wrapping_sub(own.start);
-        let buffers = Buffers { sums: vec![values.as_ptr()], out };
+        let buffers = Buffers { sums: &[values.as_ptr()], out };
         // SAFETY: the result has the elements of this rank, which are all that is written.
         unsafe { self.exchange(call, &exchange.scattered(owned), &buffers) }
     }
@@ -118,7 +121,7 @@ impl Group {
         let owned = (0..self.size()).map(|rank| if rank == root { 0..n } else { 0..0 }).collect();
         let exchange = Exchange::new::<T>(self.size(), &self.a_leaf_each(), n, reduction)?;
         let out = values.as_mut_ptr();
-        let buffers = Buffers { sums: vec![out.cast_const()], out };
+        let buffers = Buffers { sums: &[out.cast_const()], out };
         // SAFETY: the one sum is the result's own memory.
         unsafe { self.exchange(call, &exchange.scattered(owned), &buffers) }
     }
@@ -384,9 +387,23 @@ impl Group {
             .collect()
     }
 
+    /// An all-reduce in which every rank is a leaf: the last one, where that was alike.
+    fn leaf_exchange<T: Element>(
+        &mut self,
+        n: usize,
+        reduction: Reduction,
+    ) -> Result<Exchange, CollectiveError> {
+        match self.leaf_exchange.take() {
+            Some((size, exchange)) if size == size_of::<T>() && exchange.is_for(n, reduction) => {
+                Ok(exchange)
+            }
+            _ => Exchange::new::<T>(self.size(), &self.a_leaf_each(), n, reduction),
+        }
+    }
+
     /// Every rank brings one leaf: itself.
     fn a_leaf_each(&self) -> Vec<Vec<Range<usize>>> {
-        (0..self.size()).map(|rank| vec![rank..rank + 1]).collect()
+        (0..self.size()).map(|rank| std::iter::once(rank..rank + 1).collect()).collect()
     }
 
     /// The ranges of parts of these sizes.

@@ -5,8 +5,6 @@ use std::ops::{Deref, DerefMut};
 use super::call::{Call, HEADER, Header};
 use crate::transport::{Link, LinkError};
 
-/// Bodies up to this many bytes leave together with their heads.
-const TOGETHER: usize = 8 << 10;
 /// The most bytes that a rank may say of where it is.
 const MAX_WHERE: u64 = 512;
 
@@ -37,7 +35,8 @@ pub(super) struct Port {
     head: [u8; HEADER],
     /// Bytes of the frame at hand that were received, head included; 0 between frames.
     got: usize,
-    together: Vec<u8>,
+    /// What was taken for the body of a frame that was another one than expected.
+    unread: Vec<u8>,
 }
 
 /// Waiting sees the link.
@@ -57,13 +56,17 @@ impl DerefMut for Port {
 
 impl Port {
     pub(super) fn new(link: Box<dyn Link>) -> Port {
-        Port {
-            link,
-            sent: 0,
-            head: [0; HEADER],
-            got: 0,
-            together: Vec::with_capacity(HEADER + TOGETHER),
-        }
+        Port { link, sent: 0, head: [0; HEADER], got: 0, unread: Vec::new() }
+    }
+
+    /// Whether the link is memory that both sides see.
+    pub(super) fn is_ring(&self) -> bool {
+        !self.link.room_is_writable()
+    }
+
+    /// Bytes of the body of the frame at hand that are here.
+    pub(super) fn n_body_bytes(&self) -> usize {
+        self.got.saturating_sub(HEADER)
     }
 
     /// Whether no frame is half sent.
@@ -78,27 +81,12 @@ impl Port {
         body: &[u8],
         moved: &mut bool,
     ) -> Result<bool, Trouble> {
-        if body.len() <= TOGETHER {
-            if self.sent == 0 {
-                self.together.clear();
-                self.together.extend_from_slice(&header.encode());
-                self.together.extend_from_slice(body);
-            }
-            let n = self.link.try_send(&self.together[self.sent..])?;
-            *moved |= n > 0;
-            self.sent += n;
-        } else {
-            if self.sent < HEADER {
-                let n = self.link.try_send(&header.encode()[self.sent..])?;
-                *moved |= n > 0;
-                self.sent += n;
-            }
-            if self.sent >= HEADER {
-                let n = self.link.try_send(&body[self.sent - HEADER..])?;
-                *moved |= n > 0;
-                self.sent += n;
-            }
-        }
+        let n = match self.sent.checked_sub(HEADER) {
+            None => self.link.try_send_both(&header.encode()[self.sent..], body)?,
+            Some(sent) => self.link.try_send(&body[sent..])?,
+        };
+        *moved |= n > 0;
+        self.sent += n;
         let is_done = self.sent == HEADER + body.len();
         if is_done {
             self.sent = 0;
@@ -114,7 +102,7 @@ impl Port {
         moved: &mut bool,
     ) -> Result<bool, Trouble> {
         if self.got < HEADER {
-            let n = self.link.try_receive(&mut self.head[self.got..])?;
+            let n = self.link.try_receive_both(&mut self.head[self.got..], body)?;
             *moved |= n > 0;
             self.got += n;
             if self.got < HEADER {
@@ -122,14 +110,15 @@ impl Port {
             }
             let header = Header::decode(&self.head);
             if header != *expected {
+                self.unread.extend_from_slice(&body[..self.got - HEADER]);
+                self.got = HEADER;
                 return Err(match header.said_where() {
                     Some(call) => Trouble::Told(call),
                     None if header.call == expected.call => Trouble::Malformed,
                     None => Trouble::Elsewhere(header.call),
                 });
             }
-        }
-        if self.got - HEADER < body.len() {
+        } else {
             let n = self.link.try_receive(&mut body[self.got - HEADER..])?;
             *moved |= n > 0;
             self.got += n;
@@ -146,7 +135,9 @@ impl Port {
         let mut heard = None;
         loop {
             if self.got < HEADER {
-                let n = self.link.try_receive(&mut self.head[self.got..])?;
+                let mut head = self.head;
+                let n = self.read_on(&mut head[self.got..])?;
+                self.head = head;
                 self.got += n;
                 if self.got < HEADER {
                     return Ok(heard);
@@ -163,7 +154,7 @@ impl Port {
             let left = header.n_bytes.saturating_sub((self.got - HEADER) as u64);
             if left > 0 {
                 let n = left.min(scratch.len() as u64) as usize;
-                let n = self.link.try_receive(&mut scratch[..n])?;
+                let n = self.read_on(&mut scratch[..n])?;
                 self.got += n;
                 if n == 0 {
                     return Ok(heard);
@@ -172,6 +163,17 @@ impl Port {
                 self.got = 0;
             }
         }
+    }
+
+    /// What was taken too early, then what arrives.
+    fn read_on(&mut self, bytes: &mut [u8]) -> Result<usize, LinkError> {
+        if self.unread.is_empty() {
+            return self.link.try_receive(bytes);
+        }
+        let n = bytes.len().min(self.unread.len());
+        bytes[..n].copy_from_slice(&self.unread[..n]);
+        self.unread.drain(..n);
+        Ok(n)
     }
 }
 

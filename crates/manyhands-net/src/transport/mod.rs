@@ -17,6 +17,9 @@ pub use tcp::TcpLink;
 
 use std::os::fd::BorrowedFd;
 
+/// Two slices of up to this many bytes in all go to a link as one, where it cannot take two.
+const TOGETHER: usize = 8 << 10;
+
 /// A two-way stream of bytes between two ranks that never blocks. Bytes arrive whole and in order, or the link fails.
 pub trait Link: Send {
     /// Takes as many of the bytes as there is room for: 0 where there is none now.
@@ -24,6 +27,37 @@ pub trait Link: Send {
 
     /// Fills the front of `bytes` with what has arrived: 0 where nothing has.
     fn try_receive(&mut self, bytes: &mut [u8]) -> Result<usize, LinkError>;
+
+    /// As [`Link::try_send`], of two slices one after the other: both at once where the link can.
+    fn try_send_both(&mut self, first: &[u8], second: &[u8]) -> Result<usize, LinkError> {
+        let n = first.len() + second.len();
+        if n <= TOGETHER {
+            let mut together = [0; TOGETHER];
+            together[..first.len()].copy_from_slice(first);
+            together[first.len()..n].copy_from_slice(second);
+            return self.try_send(&together[..n]);
+        }
+        let sent = self.try_send(first)?;
+        if sent < first.len() {
+            return Ok(sent);
+        }
+        // A failure shows again at the next call: what was taken before it counts.
+        Ok(sent + self.try_send(second).unwrap_or(0))
+    }
+
+    /// As [`Link::try_receive`], into two slices one after the other: both at once where the link can.
+    fn try_receive_both(
+        &mut self,
+        first: &mut [u8],
+        second: &mut [u8],
+    ) -> Result<usize, LinkError> {
+        let n = self.try_receive(first)?;
+        if n < first.len() {
+            return Ok(n);
+        }
+        // As above.
+        Ok(n + self.try_receive(second).unwrap_or(0))
+    }
 
     /// Sends on what was taken and is still here, as with encryption. Whether nothing is left.
     fn try_flush(&mut self) -> Result<bool, LinkError> {

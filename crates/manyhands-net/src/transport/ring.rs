@@ -59,6 +59,27 @@ impl RingSender {
         Ok(done)
     }
 
+    /// Puts in two slices one after the other and publishes them at once, where there is room for both.
+    pub(super) fn send_both(
+        &mut self,
+        first: &[u8],
+        second: &[u8],
+        bell: &Bell,
+    ) -> Result<usize, LinkError> {
+        let len = first.len() + second.len();
+        if len > PIECE || self.room(len)? < len {
+            let sent = self.send(first, bell)?;
+            let rest = if sent == first.len() { self.send(second, bell)? } else { 0 };
+            return Ok(sent + rest);
+        }
+        self.region.write(self.ring_idx, self.sent, first);
+        self.region.write(self.ring_idx, self.sent + first.len() as u64, second);
+        self.sent += len as u64;
+        self.positions().sent.0.store(self.sent, Ordering::Release);
+        wake(&self.positions().sleeping.0.for_bytes, bell)?;
+        Ok(len)
+    }
+
     /// Announces that this side sleeps for room. Whether it has to: not where there is room by now.
     pub(super) fn sleepy(&mut self) -> Result<bool, LinkError> {
         self.positions().sleeping.0.for_room.store(1, Ordering::Relaxed);
@@ -114,6 +135,27 @@ impl RingReceiver {
             done += len;
         }
         Ok(done)
+    }
+
+    /// Takes out two slices one after the other, at once where all of both is there.
+    pub(super) fn receive_both(
+        &mut self,
+        first: &mut [u8],
+        second: &mut [u8],
+        bell: &Bell,
+    ) -> Result<usize, LinkError> {
+        let len = first.len() + second.len();
+        if len > PIECE || self.available(len)? < len {
+            let received = self.receive(first, bell)?;
+            let rest = if received == first.len() { self.receive(second, bell)? } else { 0 };
+            return Ok(received + rest);
+        }
+        self.region.read(self.ring_idx, self.received, first);
+        self.region.read(self.ring_idx, self.received + first.len() as u64, second);
+        self.received += len as u64;
+        self.positions().received.0.store(self.received, Ordering::Release);
+        wake(&self.positions().sleeping.0.for_room, bell)?;
+        Ok(len)
     }
 
     /// Announces that this side sleeps for bytes. Whether it has to: not where there are some by now.

@@ -66,13 +66,17 @@ impl RingLink {
 
 impl Link for RingLink {
     fn try_send(&mut self, bytes: &[u8]) -> Result<usize, LinkError> {
-        if bytes.is_empty() {
+        self.try_send_both(bytes, &[])
+    }
+
+    fn try_send_both(&mut self, first: &[u8], second: &[u8]) -> Result<usize, LinkError> {
+        if first.is_empty() && second.is_empty() {
             return Ok(0);
         }
         if self.other_is_gone() {
             return Err(LinkError::Closed);
         }
-        let n = self.sender.send(bytes, &self.bell)?;
+        let n = self.sender.send_both(first, second, &self.bell)?;
         if n == 0 {
             self.count_fruitless();
         }
@@ -80,10 +84,18 @@ impl Link for RingLink {
     }
 
     fn try_receive(&mut self, bytes: &mut [u8]) -> Result<usize, LinkError> {
-        if bytes.is_empty() {
+        self.try_receive_both(bytes, &mut [])
+    }
+
+    fn try_receive_both(
+        &mut self,
+        first: &mut [u8],
+        second: &mut [u8],
+    ) -> Result<usize, LinkError> {
+        if first.is_empty() && second.is_empty() {
             return Ok(0);
         }
-        let n = self.receiver.receive(bytes, &self.bell)?;
+        let n = self.receiver.receive_both(first, second, &self.bell)?;
         if n > 0 {
             return Ok(n);
         }
@@ -92,7 +104,7 @@ impl Link for RingLink {
             return Ok(0);
         }
         // It may have sent between the look at the ring and the look at whether it is there.
-        match self.receiver.receive(bytes, &self.bell)? {
+        match self.receiver.receive_both(first, second, &self.bell)? {
             0 => Err(LinkError::Closed),
             n => Ok(n),
         }

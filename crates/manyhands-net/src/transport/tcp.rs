@@ -1,6 +1,6 @@
 //! Links between hosts: TCP sockets.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -58,6 +58,26 @@ impl Link for TcpLink {
             return Ok(0);
         }
         let result = self.stream.read(bytes);
+        if matches!(result, Ok(0)) { Err(LinkError::Closed) } else { moved(result) }
+    }
+
+    fn try_send_both(&mut self, first: &[u8], second: &[u8]) -> Result<usize, LinkError> {
+        if first.is_empty() && second.is_empty() {
+            return Ok(0);
+        }
+        moved(self.stream.write_vectored(&[IoSlice::new(first), IoSlice::new(second)]))
+    }
+
+    fn try_receive_both(
+        &mut self,
+        first: &mut [u8],
+        second: &mut [u8],
+    ) -> Result<usize, LinkError> {
+        if first.is_empty() && second.is_empty() {
+            return Ok(0);
+        }
+        let mut both = [IoSliceMut::new(first), IoSliceMut::new(second)];
+        let result = self.stream.read_vectored(&mut both);
         if matches!(result, Ok(0)) { Err(LinkError::Closed) } else { moved(result) }
     }
 

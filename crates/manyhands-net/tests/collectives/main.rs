@@ -6,12 +6,15 @@ mod failures;
 
 use std::net::{TcpListener, TcpStream};
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use half::{bf16, f16};
 use manyhands_net::collective::{Algorithm, Brought, Element, Group, Reduction, subtrees};
-use manyhands_net::transport::{Link, TcpLink, in_process, shared_memory};
+use manyhands_net::transport::{Link, LinkError, TcpLink, in_process, shared_memory};
 use proptest::prelude::*;
 
 #[derive(Clone, Copy, Debug)]
@@ -19,9 +22,24 @@ enum Kind {
     InProcess,
     SharedMemory,
     Tcp,
+    /// Hosts of so many ranks, in order: shared memory within, TCP between.
+    Hosts(usize),
 }
 
-const KINDS: [Kind; 3] = [Kind::InProcess, Kind::SharedMemory, Kind::Tcp];
+const KINDS: [Kind; 5] =
+    [Kind::InProcess, Kind::SharedMemory, Kind::Tcp, Kind::Hosts(2), Kind::Hosts(4)];
+
+impl Kind {
+    fn between(self, a: usize, b: usize) -> Kind {
+        match self {
+            Kind::Hosts(n) if a / n == b / n => Kind::SharedMemory,
+            Kind::Hosts(_) => Kind::Tcp,
+            kind => kind,
+        }
+    }
+}
+const TREE_ORDER: [Algorithm; 4] =
+    [Algorithm::Direct, Algorithm::HalvingDoubling, Algorithm::Hierarchical, Algorithm::Auto];
 const CAPACITY: usize = 64 << 10;
 
 fn pair(kind: Kind) -> (Box<dyn Link>, Box<dyn Link>) {
@@ -38,7 +56,7 @@ fn pair(kind: Kind) -> (Box<dyn Link>, Box<dyn Link>) {
             let a = shared_memory::offer(a, CAPACITY).unwrap();
             (Box::new(a), Box::new(other.join().unwrap()))
         }
-        Kind::Tcp => {
+        Kind::Tcp | Kind::Hosts(_) => {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (b, _) = listener.accept().unwrap();
@@ -48,12 +66,17 @@ fn pair(kind: Kind) -> (Box<dyn Link>, Box<dyn Link>) {
 }
 
 fn groups(n: usize, kind: Kind) -> Vec<Group> {
+    groups_over(n, kind, |link| link)
+}
+
+/// Groups whose links became something else first.
+fn groups_over(n: usize, kind: Kind, wrap: impl Fn(Box<dyn Link>) -> Box<dyn Link>) -> Vec<Group> {
     let mut links: Vec<Vec<Option<Box<dyn Link>>>> =
         (0..n).map(|_| (0..n).map(|_| None).collect()).collect();
     for a in 0..n {
         for b in a + 1..n {
-            let (one, other) = pair(kind);
-            (links[a][b], links[b][a]) = (Some(one), Some(other));
+            let (one, other) = pair(kind.between(a, b));
+            (links[a][b], links[b][a]) = (Some(wrap(one)), Some(wrap(other)));
         }
     }
     links.into_iter().enumerate().map(|(rank, links)| Group::new(rank, links).unwrap()).collect()
@@ -61,7 +84,10 @@ fn groups(n: usize, kind: Kind) -> Vec<Group> {
 
 /// Runs the same on every rank, each in a thread of its own, and gives what each gave.
 fn on_all<R: Send>(n: usize, kind: Kind, body: impl Fn(&mut Group) -> R + Sync) -> Vec<R> {
-    let groups = groups(n, kind);
+    on_groups(groups(n, kind), body)
+}
+
+fn on_groups<R: Send>(groups: Vec<Group>, body: impl Fn(&mut Group) -> R + Sync) -> Vec<R> {
     std::thread::scope(|scope| {
         let body = &body;
         let run = |mut group: Group| {
@@ -96,7 +122,7 @@ fn sums_are_in_tree_order_for_every_size_of_group_link_and_algorithm() {
     for kind in KINDS {
         for n_ranks in [1, 2, 3, 4, 5, 8] {
             for n in [0, 1, 5, 1000, 40_000, 140_001] {
-                for algorithm in [Algorithm::Direct, Algorithm::HalvingDoubling] {
+                for algorithm in TREE_ORDER {
                     let results = on_all(n_ranks, kind, |group| {
                         let mut values: Vec<f32> =
                             (0..n).map(|idx| value(group.rank(), idx)).collect();
@@ -116,6 +142,82 @@ fn sums_are_in_tree_order_for_every_size_of_group_link_and_algorithm() {
             }
         }
     }
+}
+
+#[test]
+fn large_sums_over_hosts_are_in_tree_order() {
+    // More than goes through the levels at a time, and a rest.
+    let n = 2_200_003;
+    for (kind, n_ranks) in [(Kind::Hosts(2), 4), (Kind::Hosts(2), 3), (Kind::Hosts(4), 6)] {
+        let results = on_all(n_ranks, kind, |group| {
+            let mut values: Vec<f32> = (0..n).map(|idx| value(group.rank(), idx)).collect();
+            group.all_reduce_by(&mut values, Reduction::Sum, Algorithm::Hierarchical).unwrap();
+            values
+        });
+        for (idx, sum) in results[0].iter().enumerate() {
+            let wanted = tree_sum(0..n_ranks, &|rank| value(rank, idx));
+            assert_eq!(sum.to_bits(), wanted.to_bits(), "{kind:?} {n_ranks} {idx}");
+        }
+        assert!(results.iter().all(|result| *result == results[0]));
+    }
+}
+
+/// A link that counts what goes through it.
+struct Counted {
+    link: Box<dyn Link>,
+    n_sent: Arc<AtomicUsize>,
+}
+
+impl Link for Counted {
+    fn try_send(&mut self, bytes: &[u8]) -> Result<usize, LinkError> {
+        let n = self.link.try_send(bytes)?;
+        self.n_sent.fetch_add(n, Ordering::Relaxed);
+        Ok(n)
+    }
+    fn try_receive(&mut self, bytes: &mut [u8]) -> Result<usize, LinkError> {
+        self.link.try_receive(bytes)
+    }
+    fn sleepy(&mut self, wants_room: bool) -> Result<bool, LinkError> {
+        self.link.sleepy(wants_room)
+    }
+    fn awake(&mut self) {
+        self.link.awake();
+    }
+    fn bell(&self) -> BorrowedFd<'_> {
+        self.link.bell()
+    }
+    fn room_is_writable(&self) -> bool {
+        self.link.room_is_writable()
+    }
+    fn kind(&self) -> &'static str {
+        self.link.kind()
+    }
+}
+
+#[test]
+fn hosts_send_each_other_every_element_once_each_way() {
+    const N: usize = 300_000;
+    let sent_by = |algorithm: Algorithm| {
+        let n_sent = Arc::new(AtomicUsize::new(0));
+        let count = |link: Box<dyn Link>| -> Box<dyn Link> {
+            match link.kind() {
+                "tcp" => Box::new(Counted { link, n_sent: Arc::clone(&n_sent) }),
+                _ => link,
+            }
+        };
+        on_groups(groups_over(4, Kind::Hosts(2), count), |group| {
+            let mut values = vec![1.0f32; N];
+            group.all_reduce_by(&mut values, Reduction::Sum, algorithm).unwrap();
+            assert!(values.iter().all(|value| *value == 4.0));
+        });
+        n_sent.load(Ordering::Relaxed) as f64 / (N * size_of::<f32>()) as f64
+    };
+    // Half of the sums and half of the results in each direction, and heads of frames.
+    for algorithm in [Algorithm::Hierarchical, Algorithm::Auto] {
+        let sent = sent_by(algorithm);
+        assert!((2.0..2.01).contains(&sent), "{algorithm:?}: {sent}");
+    }
+    assert!(sent_by(Algorithm::Direct) > 3.9);
 }
 
 #[test]
@@ -165,9 +267,9 @@ fn every_type_of_element_reduces_in_every_way() {
 
 #[test]
 fn a_mean_is_divided_once_and_integers_have_none() {
-    for algorithm in [Algorithm::Direct, Algorithm::HalvingDoubling, Algorithm::Ring] {
-        for n in [3, 30_000] {
-            let results = on_all(4, Kind::InProcess, |group| {
+    for algorithm in TREE_ORDER.into_iter().chain([Algorithm::Ring]) {
+        for n in [3, 30_000, 100_000] {
+            let results = on_all(4, Kind::Hosts(2), |group| {
                 let mut values = vec![group.rank() as f32; n];
                 group.all_reduce_by(&mut values, Reduction::Mean, algorithm).unwrap();
                 values
