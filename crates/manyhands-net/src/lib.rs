@@ -5,8 +5,10 @@
 pub mod collective;
 pub mod control;
 pub mod host;
+pub mod launch;
 pub mod membership;
 pub mod secure;
 pub mod station;
 pub mod transport;
 pub mod wire;
+pub mod world;
