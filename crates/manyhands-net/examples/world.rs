@@ -10,6 +10,8 @@
 
 #![allow(clippy::print_stdout)] // an example talks to whoever runs it
 
+use std::process::ExitCode;
+
 use manyhands_net::collective::Reduction;
 use manyhands_net::world::{Averaged, World, WorldError};
 
@@ -46,7 +48,17 @@ fn point(idx: usize) -> ([f32; N_FEATURES], f32) {
     (features, value + 2.0 + 0.01 * noise(99))
 }
 
-pub(crate) fn main() -> Result<(), WorldError> {
+pub(crate) fn main() -> ExitCode {
+    match train() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn train() -> Result<(), WorldError> {
     let mut world = World::init()?;
     let (rank, size) = (world.rank(), world.size());
 

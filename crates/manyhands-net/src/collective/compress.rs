@@ -8,6 +8,7 @@
 
 use std::ops::Range;
 
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::element::Reduction;
@@ -177,34 +178,49 @@ impl Compressor {
 fn encode(compression: Compression, values: &[f32]) -> Vec<u8> {
     match compression {
         Compression::Bf16 => {
-            values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()).collect()
+            let mut halves = vec![bf16::ZERO; values.len()];
+            halves.convert_from_f32_slice(values);
+            bytemuck::cast_slice(&halves).to_vec()
         }
         Compression::F16 => {
-            values.iter().flat_map(|value| saturated(*value).to_le_bytes()).collect()
+            let values: Vec<f32> = values.iter().map(|value| saturated(*value)).collect();
+            let mut halves = vec![f16::ZERO; values.len()];
+            halves.convert_from_f32_slice(&values);
+            bytemuck::cast_slice(&halves).to_vec()
         }
-        Compression::EightBit => values.chunks(BLOCK).flat_map(encode_block).collect(),
+        Compression::EightBit => {
+            let mut bytes = Vec::with_capacity(eight_bit_len(values.len()));
+            values.chunks(BLOCK).for_each(|block| encode_block(block, &mut bytes));
+            bytes
+        }
         Compression::TopK { .. } => encode_largest(values, values.len()),
     }
 }
 
 /// Finite values stay finite: what is beyond the largest number can be made good later, infinity cannot.
-fn saturated(value: f32) -> f16 {
+fn saturated(value: f32) -> f32 {
     match value.is_finite() {
-        true => f16::from_f32(value.clamp(f16::MIN.to_f32(), f16::MAX.to_f32())),
-        false => f16::from_f32(value),
+        true => value.clamp(f16::MIN.to_f32_const(), f16::MAX.to_f32_const()),
+        false => value,
     }
 }
 
+/// Bytes of so many values in the 8-bit form.
+fn eight_bit_len(n: usize) -> usize {
+    n + size_of::<f32>() * n.div_ceil(BLOCK)
+}
+
 /// A scale, then a byte a value. What is not finite makes the scale NaN and with it the whole block: it must not be hidden.
-fn encode_block(block: &[f32]) -> Vec<u8> {
+fn encode_block(block: &[f32], bytes: &mut Vec<u8>) {
     let is_finite = block.iter().all(|value| value.is_finite());
     let largest = block.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
     let scale = if is_finite { largest / LARGEST } else { f32::NAN };
     let number = |value: &f32| match scale > 0.0 {
-        true => (value / scale).round().clamp(-LARGEST, LARGEST) as i8 as u8,
+        true => (value / scale).round_ties_even().clamp(-LARGEST, LARGEST) as i8 as u8,
         false => 0,
     };
-    scale.to_le_bytes().into_iter().chain(block.iter().map(number)).collect()
+    bytes.extend_from_slice(&scale.to_le_bytes());
+    bytes.extend(block.iter().map(number));
 }
 
 fn encode_largest(values: &[f32], k: usize) -> Vec<u8> {
@@ -228,28 +244,37 @@ fn decode(
 ) -> Result<Vec<f32>, CollectiveError> {
     let expected = match compression {
         Compression::Bf16 | Compression::F16 => 2 * n,
-        Compression::EightBit => n + 4 * n.div_ceil(BLOCK),
+        Compression::EightBit => eight_bit_len(n),
         Compression::TopK { .. } => PAIR * n,
     };
     if bytes.len() != expected {
         return Err(malformed(from));
     }
-    let twos = bytes.chunks_exact(2).map(|two| [two[0], two[1]]);
-    Ok(match compression {
-        Compression::Bf16 => twos.map(|two| bf16::from_le_bytes(two).to_f32()).collect(),
-        Compression::F16 => twos.map(|two| f16::from_le_bytes(two).to_f32()).collect(),
-        Compression::EightBit => bytes.chunks(4 + BLOCK).flat_map(decode_block).collect(),
-        Compression::TopK { .. } => {
-            let mut values = vec![0.0; n];
-            add_pairs(bytes, &mut values, from)?;
-            values
+    let mut values = vec![0.0; n];
+    match compression {
+        Compression::Bf16 => aligned::<bf16>(bytes).convert_to_f32_slice(&mut values),
+        Compression::F16 => aligned::<f16>(bytes).convert_to_f32_slice(&mut values),
+        Compression::EightBit => {
+            let blocks = bytes.chunks(size_of::<f32>() + BLOCK);
+            blocks.zip(values.chunks_mut(BLOCK)).for_each(|(from, to)| decode_block(from, to));
         }
-    })
+        Compression::TopK { .. } => add_pairs(bytes, &mut values, from)?,
+    }
+    Ok(values)
 }
 
-fn decode_block(block: &[u8]) -> impl Iterator<Item = f32> + '_ {
+/// A copy that lies where 16 bits must, as received bytes need not.
+fn aligned<H: bytemuck::Pod>(bytes: &[u8]) -> Vec<H> {
+    let mut halves = vec![H::zeroed(); bytes.len() / size_of::<H>()];
+    bytemuck::cast_slice_mut(&mut halves).copy_from_slice(bytes);
+    halves
+}
+
+fn decode_block(block: &[u8], values: &mut [f32]) {
     let scale = f32::from_le_bytes([block[0], block[1], block[2], block[3]]);
-    block[4..].iter().map(move |number| f32::from(*number as i8) * scale)
+    for (value, number) in values.iter_mut().zip(&block[4..]) {
+        *value = f32::from(*number as i8) * scale;
+    }
 }
 
 fn add_pairs(bytes: &[u8], values: &mut [f32], from: usize) -> Result<(), CollectiveError> {

@@ -1,8 +1,8 @@
 //! What a process needs to make links to the other ranks of its world, as often as it likes.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::error::WorldError;
@@ -65,8 +65,13 @@ impl Fabric {
         format!("{usage} {count} of {} ranks ({hash:016x})", ranks.len())
     }
 
-    /// A group of these ranks with links of its own. All of them must ask for it, by the same name.
-    pub(super) fn group(&self, name: &str, ranks: &[usize]) -> Result<Group, WorldError> {
+    /// A group of these ranks with links of its own. All of them must ask for it, by the same name. Setting `abort` ends the wait, and later all operations.
+    pub(super) fn group(
+        &self,
+        name: &str,
+        ranks: &[usize],
+        abort: Arc<AtomicBool>,
+    ) -> Result<Group, WorldError> {
         let Some(place) = ranks.iter().position(|rank| *rank == self.rank) else {
             let sentence = format!("rank {} is not in {name}", self.rank);
             return Err(WorldError::Misuse(sentence));
@@ -88,7 +93,7 @@ impl Fabric {
         for (other_place, other) in ranks.iter().enumerate().skip(place + 1) {
             // Who is known to be lost need not be waited for at length; who called is here already.
             let until = if problems.is_empty() { deadline } else { Instant::now() };
-            match self.await_call(name, *other, until) {
+            match self.await_call(name, *other, until, &abort) {
                 Ok(link) => links[other_place] = Some(link),
                 Err(reason) => problems.push(format!("rank {other}: {reason}")),
             }
@@ -99,6 +104,7 @@ impl Fabric {
         }
         let mut group = Group::new(place, links)?;
         group.set_patience(self.patience());
+        group.set_abort_flag(abort);
         Ok(group)
     }
 
@@ -119,11 +125,13 @@ impl Fabric {
         name: &str,
         other: usize,
         deadline: Instant,
+        abort: &AtomicBool,
     ) -> Result<Box<dyn Link>, String> {
         let station = self.station.as_ref().ok_or("this rank is alone")?;
         let key = self.key(name, other, self.rank);
         let start = Instant::now();
-        station.await_call(&key, deadline, || false).map_err(|error| match error {
+        let gives_up = || abort.load(Ordering::Relaxed);
+        station.await_call(&key, deadline, gives_up).map_err(|error| match error {
             crate::station::StationError::NoCall { .. } => {
                 format!("it did not come within {:.1} s", start.elapsed().as_secs_f64())
             }

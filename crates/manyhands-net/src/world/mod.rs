@@ -122,7 +122,7 @@ impl World {
         let near = fabric.near();
         let place = near.iter().position(|near| *near == rank).unwrap_or(0);
         let all: Vec<usize> = (0..fabric.size()).collect();
-        let group = fabric.group("world", &all)?;
+        let group = fabric.group("world", &all, Arc::default())?;
         Ok(World {
             group,
             local_rank: local.0.unwrap_or(place),
@@ -169,7 +169,7 @@ impl World {
             return Ok(None);
         }
         let name = self.fabric.next_name("group", ranks);
-        self.fabric.group(&name, ranks).map(Some)
+        self.fabric.group(&name, ranks, Arc::default()).map(Some)
     }
 
     /// All ranks get the root's parameters, whose number and sizes must be the same on all. Small ones travel together.

@@ -127,7 +127,16 @@ fn collect(
     let missing = |arrived: &[Option<Arrived>]| -> Vec<usize> {
         (1..reception.size).filter(|rank| arrived[*rank].is_none()).collect()
     };
-    while !missing(arrived).is_empty() {
+    loop {
+        // Who has gone away since has not come.
+        for place in arrived.iter_mut() {
+            if place.as_mut().is_some_and(|one| !is_there(&mut one.link)) {
+                *place = None;
+            }
+        }
+        if missing(arrived).is_empty() {
+            return Ok(());
+        }
         let left = reception.within.saturating_sub(start.elapsed());
         let Ok(admitted) = arrivals.recv_timeout(left) else {
             let (ranks, size) = (in_words(&missing(arrived)), reception.size);
@@ -152,7 +161,6 @@ fn collect(
         }
         arrived[rank] = Some(one);
     }
-    Ok(())
 }
 
 /// A visitor who knows the secret; none where what it says makes no sense.
@@ -332,4 +340,35 @@ fn hear(
         let _ = waiting.wait(&mut link, |_| Interest::Receive, None, deadline);
     }
     Err(WorldError::Disagreement(format!("rank 0 has a roster of other than {size} ranks")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(host: &str, address: &str) -> Member {
+        Member { addresses: vec!["unix:@name".into(), address.into()], host: host.into() }
+    }
+
+    fn ends(here: &str, there: &str) -> Option<(IpAddr, IpAddr)> {
+        Some((here.parse().unwrap(), there.parse().unwrap()))
+    }
+
+    #[test]
+    fn every_rank_gets_addresses_that_it_can_reach() {
+        // Rank 0 listens on all addresses, rank 1 is beside it and came by loopback, rank 2 is on another machine.
+        let own = member("a", "0.0.0.0:10");
+        let near = filled_in(&member("a", "0.0.0.0:11"), ends("127.0.0.1", "127.0.0.1"));
+        let far = filled_in(&member("b", "0.0.0.0:12"), ends("10.0.0.1", "10.0.0.2"));
+        assert_eq!(near.addresses, ["unix:@name", "127.0.0.1:11"]);
+        assert_eq!(far.addresses, ["unix:@name", "10.0.0.2:12"]);
+        let roster = Roster { number: 1, members: vec![own, near, far] };
+        let places = |roster: Roster| -> Vec<String> {
+            roster.members.into_iter().map(|member| member.addresses[1].clone()).collect()
+        };
+        let by_near = places(seen_by(&roster, "a", ends("127.0.0.1", "127.0.0.1")));
+        assert_eq!(by_near, ["127.0.0.1:10", "127.0.0.1:11", "10.0.0.2:12"]);
+        let by_far = places(seen_by(&roster, "b", ends("10.0.0.1", "10.0.0.2")));
+        assert_eq!(by_far, ["10.0.0.1:10", "10.0.0.1:11", "10.0.0.2:12"]);
+    }
 }

@@ -90,10 +90,7 @@ fn serve(
     tasks: &mpsc::Receiver<Task>,
     abort: Arc<AtomicBool>,
 ) {
-    let mut group = fabric.group(name, ranks);
-    if let Ok(group) = &mut group {
-        group.set_abort_flag(abort);
-    }
+    let mut group = fabric.group(name, ranks, abort);
     let failed = group.as_ref().err().map(|error| error.to_string());
     while let Ok(task) = tasks.recv() {
         match &mut group {

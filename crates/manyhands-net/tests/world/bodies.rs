@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use manyhands_net::collective::{Group, Reduction};
+use manyhands_net::collective::{Compression, Group, Reduction};
 use manyhands_net::launch::Launch;
 use manyhands_net::world::{Averaged, World};
 
@@ -22,7 +22,10 @@ pub(crate) fn run(body: &str) {
         "order" => order(&init()),
         "differ" => differ(&init()),
         "impatient" => impatient(),
-        "example" => crate::example::main().unwrap(),
+        "machines" => machines(&mut init()),
+        "compressed" => compressed(&init()),
+        "group of some" => group_of_some(),
+        "example" => assert_eq!(crate::example::main(), std::process::ExitCode::SUCCESS),
         "dies" => dies(&mut init()),
         "dies in background" => dies_in_background(&init()),
         other => panic!("there is no body {other:?}"),
@@ -40,6 +43,17 @@ fn sum(world: &mut World) {
         "says: {launcher} {rank}/{size} local {local_rank}/{local_size} sum {} {}",
         values[0], values[1]
     );
+}
+
+/// Over links of both kinds, in the foreground and in the background.
+fn machines(world: &mut World) {
+    let ticket = world.start_all_reduce(vec![world.rank() as f32; 300_000], Reduction::Sum);
+    let mut values = vec![world.rank() as i32; 100_000];
+    world.all_reduce(&mut values, Reduction::Sum).unwrap();
+    assert!(ticket.wait().unwrap().iter().all(|value| *value == values[0] as f32));
+    let (rank, local_rank, local_size) = (world.rank(), world.local_rank(), world.local_size());
+    let kinds = world.link_kinds().join("; ");
+    println!("says: {rank}: local {local_rank}/{local_size}, sum {}, {kinds}", values[0]);
 }
 
 fn collectives(world: &mut World) {
@@ -146,11 +160,11 @@ fn grouped(world: &mut World) {
 
 /// Rank r has r + 1 batches of gradient 1, 2, 3...; all ranks apply all averages.
 fn uneven(world: &World) {
-    let mut total = vec![0.0f64; 2];
+    let mut total = [0.0f64; 2];
     let mut averaged = Averaged::new(world, &[("a", 1), ("b", 1)]).unwrap();
     let mut brought = Vec::new();
     for epoch in 0..2 {
-        for batch in 0..world.rank() + 1 {
+        for batch in 0..=world.rank() {
             averaged.ready("b", &[(batch + 1) as f64]).unwrap();
             averaged.ready("a", &[(world.rank() + epoch) as f64]).unwrap();
             let n = averaged.step(|name, average| total[usize::from(name == "b")] += average[0]);
@@ -203,6 +217,51 @@ fn differ(world: &World) {
     unlike.ready("a", &vec![0.0; len]).unwrap();
     refusals.push(unlike.step(|_, _| ()).unwrap_err().to_string());
     println!("says: {}", refusals.join("; "));
+}
+
+/// Sums of compressed gradients approach the exact ones, and are the same on all ranks.
+fn compressed(world: &World) {
+    const LEN: usize = 1000;
+    let all = [
+        Compression::Bf16,
+        Compression::F16,
+        Compression::EightBit,
+        Compression::TopK { share: 0.05 },
+    ];
+    for compression in all {
+        let averaged = Averaged::new(world, &[("a", LEN)]).unwrap();
+        let mut averaged = averaged.compressed(compression);
+        let mut total = vec![0.0f32; LEN];
+        let gradient: Vec<f32> =
+            (0..LEN).map(|idx| (idx % 37) as f32 * 0.01 + world.rank() as f32).collect();
+        for _ in 0..400 {
+            averaged.ready("a", &gradient).unwrap();
+            let add = |_: &str, average: &[f32]| {
+                total.iter_mut().zip(average).for_each(|(total, value)| *total += value);
+            };
+            averaged.step(add).unwrap();
+        }
+        let mean = (world.size() - 1) as f32 / 2.0;
+        for (idx, total) in total.iter().enumerate() {
+            let exact = 400.0 * ((idx % 37) as f32 * 0.01 + mean);
+            // What is kept back is of some twenty steps at most, for the largest few.
+            assert!((total - exact).abs() < 0.15 * exact, "{compression:?}: {total} {exact}");
+        }
+        let bits = total.iter().fold(0u32, |sum, value| sum.rotate_left(1) ^ value.to_bits());
+        println!("says: {compression:?} {bits:08x}");
+    }
+}
+
+/// Rank 1 never asks for the group of all.
+fn group_of_some() {
+    let launch = Launch::from_environment().unwrap().unwrap();
+    let world = World::launched(&launch, Duration::from_secs(2)).unwrap();
+    if world.rank() == 1 {
+        std::thread::sleep(Duration::from_secs(4));
+        return println!("says: nothing");
+    }
+    let Err(error) = world.group(&[0, 1, 2]) else { panic!("rank 1 has not come") };
+    println!("says: {error}");
 }
 
 /// Waits a second and a half for the others.

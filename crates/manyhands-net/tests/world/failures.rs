@@ -42,9 +42,19 @@ fn a_rank_that_dies_is_named_by_the_others() {
     let said = some_ranks("dies", &[(0, 4), (1, 4), (2, 4), (3, 4)]);
     for said in &said[..3] {
         let told = &said.lines[0];
-        assert!(told.contains("rank 3 is lost"), "{told}");
+        // Who hears of it from another first has seen nothing of rank 3 itself.
+        let is_named = told.contains("rank 3 is lost") || told.contains("rank 3 has not come");
+        assert!(is_named, "{told}");
         assert!(told.contains("all_reduce of 10000 f32 (sum), call 10"), "{told}");
     }
+}
+
+#[test]
+fn a_rank_that_never_asks_for_a_group_is_named() {
+    let said = some_ranks("group of some", &[(0, 3), (1, 3), (2, 3)]);
+    let told = &said[0].lines[0];
+    assert!(told.contains("rank 1: it did not come within 2.0 s"), "{told}");
+    assert!(!told.contains("rank 2:"), "{told}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod bodies;
 #[path = "../../examples/world.rs"]
 mod example;
 mod failures;
+mod hosts;
 mod launchers;
 mod tickets;
 

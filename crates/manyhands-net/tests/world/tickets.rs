@@ -50,6 +50,13 @@ fn gradients_may_become_ready_in_any_order() {
 }
 
 #[test]
+fn compressed_averages_are_the_same_everywhere_and_right_in_the_long_run() {
+    let said = run_ranks("compressed", 3);
+    assert_eq!(said[0].lines.len(), 4);
+    assert!(said.iter().all(|one| one.lines == said[0].lines), "{said:?}");
+}
+
+#[test]
 fn misuse_of_averages_is_named() {
     for said in run_ranks("differ", 2) {
         let expected = [
