@@ -6,6 +6,7 @@
 //! *Error feedback*: what compression took away from a rank's values is kept and added to its values of the next call. Over many calls nothing is lost: the sum
 //! of all results and of what is kept is the sum of all that was brought.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use half::slice::HalfFloatSliceExt;
@@ -17,6 +18,8 @@ use super::group::Group;
 
 /// Values that share a scale in the 8-bit form.
 const BLOCK: usize = 256;
+/// Values that go at a time.
+const PIECE: usize = 128 << 10;
 /// The largest number of the 8-bit form.
 const LARGEST: f32 = 127.0;
 /// Bytes of an index and a value.
@@ -118,38 +121,55 @@ impl Compressor {
         }
     }
 
+    /// In pieces that stay in the cache, each in two rounds.
     fn dense(&mut self, group: &mut Group, values: &mut [f32]) -> Result<(), CollectiveError> {
-        let (rank, size) = (group.rank(), group.size());
+        let mut scratch = vec![0.0; values.len().min(PIECE)];
+        for (number, piece) in values.chunks_mut(PIECE).enumerate() {
+            self.dense_piece(group, piece, number * PIECE, &mut scratch)?;
+        }
+        Ok(())
+    }
+
+    /// One piece, whose first value has the number `start`.
+    fn dense_piece(
+        &mut self,
+        group: &mut Group,
+        values: &mut [f32],
+        start: usize,
+        scratch: &mut [f32],
+    ) -> Result<(), CollectiveError> {
+        let (rank, size, compression) = (group.rank(), group.size(), self.compression);
         let edge = |part: usize| values.len() * part / size;
         let parts: Vec<Range<usize>> = (0..size).map(|part| edge(part)..edge(part + 1)).collect();
         let encoded: Vec<Vec<u8>> =
-            parts.iter().map(|part| encode(self.compression, &values[part.clone()])).collect();
-        for (part, bytes) in parts.iter().zip(&encoded) {
-            let seen = decode(self.compression, bytes, part.len(), rank)?;
-            self.keep(part.clone(), &values[part.clone()], &seen);
+            parts.iter().map(|part| encode(compression, &values[part.clone()])).collect();
+        let n_kept = if self.has_feedback { size } else { 0 };
+        for (part, bytes) in parts.iter().zip(&encoded).take(n_kept) {
+            let seen = &mut scratch[part.clone()];
+            decode(compression, bytes, seen, rank)?;
+            self.keep(start + part.start..start + part.end, &values[part.clone()], seen);
         }
         let slices: Vec<&[u8]> = encoded.iter().map(Vec::as_slice).collect();
         let brought = group.all_to_all_uneven(&slices)?;
         let own = parts[rank].clone();
-        let decoded = brought.iter().enumerate();
-        let mut decoded = decoded
-            .map(|(from, bytes)| decode(self.compression, bytes, own.len(), from))
-            .collect::<Result<Vec<_>, _>>()?;
+        let mut decoded = vec![vec![0.0; own.len()]; size];
+        for (from, (bytes, values)) in brought.iter().zip(&mut decoded).enumerate() {
+            decode(compression, bytes, values, from)?;
+        }
         add_in_tree_order(&mut decoded);
-        let sum = std::mem::take(&mut decoded[0]);
-        let bytes = encode(self.compression, &sum);
+        let bytes = encode(compression, &decoded[0]);
         if self.has_feedback {
             // The second rounding is the owner's to make good: it adds to what it owes for its own values.
-            let seen = decode(self.compression, &bytes, own.len(), rank)?;
-            let owed: Vec<f32> = sum.iter().zip(&seen).map(|(sum, seen)| sum - seen).collect();
-            for (kept, owed) in self.residual[own].iter_mut().zip(owed) {
+            let seen = &mut scratch[own.clone()];
+            decode(compression, &bytes, seen, rank)?;
+            let owed = decoded[0].iter().zip(seen).map(|(sum, seen)| sum - *seen);
+            for (kept, owed) in self.residual[start + own.start..].iter_mut().zip(owed) {
                 *kept += if owed.is_finite() { owed } else { 0.0 };
             }
         }
         let sums = group.all_gather_uneven(&bytes)?;
-        for (from, (part, bytes)) in parts.iter().zip(&sums).enumerate() {
-            let seen = decode(self.compression, bytes, part.len(), from)?;
-            values[part.clone()].copy_from_slice(&seen);
+        for (from, (part, bytes)) in parts.into_iter().zip(&sums).enumerate() {
+            decode(compression, bytes, &mut values[part], from)?;
         }
         Ok(())
     }
@@ -236,12 +256,14 @@ fn encode_largest(values: &[f32], k: usize) -> Vec<u8> {
     order.into_iter().flat_map(pair).flatten().collect()
 }
 
+/// Fills `values` with what was encoded.
 fn decode(
     compression: Compression,
     bytes: &[u8],
-    n: usize,
+    values: &mut [f32],
     from: usize,
-) -> Result<Vec<f32>, CollectiveError> {
+) -> Result<(), CollectiveError> {
+    let n = values.len();
     let expected = match compression {
         Compression::Bf16 | Compression::F16 => 2 * n,
         Compression::EightBit => eight_bit_len(n),
@@ -250,24 +272,29 @@ fn decode(
     if bytes.len() != expected {
         return Err(malformed(from));
     }
-    let mut values = vec![0.0; n];
     match compression {
-        Compression::Bf16 => aligned::<bf16>(bytes).convert_to_f32_slice(&mut values),
-        Compression::F16 => aligned::<f16>(bytes).convert_to_f32_slice(&mut values),
+        Compression::Bf16 => aligned::<bf16>(bytes).convert_to_f32_slice(values),
+        Compression::F16 => aligned::<f16>(bytes).convert_to_f32_slice(values),
         Compression::EightBit => {
             let blocks = bytes.chunks(size_of::<f32>() + BLOCK);
             blocks.zip(values.chunks_mut(BLOCK)).for_each(|(from, to)| decode_block(from, to));
         }
-        Compression::TopK { .. } => add_pairs(bytes, &mut values, from)?,
+        Compression::TopK { .. } => {
+            values.fill(0.0);
+            add_pairs(bytes, values, from)?;
+        }
     }
-    Ok(values)
+    Ok(())
 }
 
-/// A copy that lies where 16 bits must, as received bytes need not.
-fn aligned<H: bytemuck::Pod>(bytes: &[u8]) -> Vec<H> {
+/// The same where it lies as 16 bits must, or a copy that does.
+fn aligned<H: bytemuck::Pod>(bytes: &[u8]) -> Cow<'_, [H]> {
+    if let Ok(halves) = bytemuck::try_cast_slice(bytes) {
+        return Cow::Borrowed(halves);
+    }
     let mut halves = vec![H::zeroed(); bytes.len() / size_of::<H>()];
     bytemuck::cast_slice_mut(&mut halves).copy_from_slice(bytes);
-    halves
+    Cow::Owned(halves)
 }
 
 fn decode_block(block: &[u8], values: &mut [f32]) {
