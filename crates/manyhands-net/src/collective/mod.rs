@@ -6,6 +6,7 @@
 
 mod algorithm;
 mod call;
+mod compress;
 mod direct;
 mod element;
 mod error;
@@ -19,6 +20,7 @@ mod tree;
 
 pub use algorithm::Algorithm;
 pub use call::{Call, Kind};
+pub use compress::{Compression, Compressor};
 pub use direct::Brought;
 pub use element::{Element, ElementType, Reduction};
 pub use error::{At, CollectiveError, Place, Places};
