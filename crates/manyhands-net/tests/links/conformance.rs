@@ -63,10 +63,24 @@ fn exchange(side: &mut Side, outgoing: u64, incoming: u64, n_bytes: usize) {
     let mut arrived = vec![0; 3000];
     while n_sent < n_bytes || n_received < n_bytes {
         let len = chance.below(3000).min(n_bytes - n_sent);
-        let sent = side.link().try_send(&sequence(outgoing, n_sent, len)).unwrap();
+        // In one slice or in two, which must come to the same.
+        let bytes = sequence(outgoing, n_sent, len);
+        let sent = match chance.below(2) {
+            0 => side.link().try_send(&bytes).unwrap(),
+            _ => {
+                let (first, second) = bytes.split_at(chance.below(len + 1));
+                side.link().try_send_both(first, second).unwrap()
+            }
+        };
         assert!(sent <= len);
         let len = chance.below(3000).min(n_bytes - n_received);
-        let received = side.link().try_receive(&mut arrived[..len]).unwrap();
+        let received = match chance.below(2) {
+            0 => side.link().try_receive(&mut arrived[..len]).unwrap(),
+            _ => {
+                let (first, second) = arrived[..len].split_at_mut(chance.below(len + 1));
+                side.link().try_receive_both(first, second).unwrap()
+            }
+        };
         assert_eq!(arrived[..received], sequence(incoming, n_received, received));
         n_sent += sent;
         n_received += received;
