@@ -9,8 +9,8 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use half::f16;
 use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
 
 use super::element::Reduction;
 use super::error::CollectiveError;
@@ -198,8 +198,7 @@ impl Compressor {
 fn encode(compression: Compression, values: &[f32]) -> Vec<u8> {
     match compression {
         Compression::Bf16 => {
-            let mut halves = vec![bf16::ZERO; values.len()];
-            halves.convert_from_f32_slice(values);
+            let halves: Vec<u16> = values.iter().map(|value| bf16_bits(*value)).collect();
             bytemuck::cast_slice(&halves).to_vec()
         }
         Compression::F16 => {
@@ -223,6 +222,15 @@ fn saturated(value: f32) -> f32 {
         true => value.clamp(f16::MIN.to_f32_const(), f16::MAX.to_f32_const()),
         false => value,
     }
+}
+
+/// The nearest bf16, of two the even one, as vector code.
+fn bf16_bits(value: f32) -> u16 {
+    let bits = value.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+    // A NaN stays one, whatever of it is cut off.
+    let bits = if value.is_nan() { bits | 0x40_0000 } else { rounded };
+    (bits >> 16) as u16
 }
 
 /// Bytes of so many values in the 8-bit form.
@@ -273,7 +281,11 @@ fn decode(
         return Err(malformed(from));
     }
     match compression {
-        Compression::Bf16 => aligned::<bf16>(bytes).convert_to_f32_slice(values),
+        Compression::Bf16 => {
+            for (value, half) in values.iter_mut().zip(&*aligned::<u16>(bytes)) {
+                *value = f32::from_bits(u32::from(*half) << 16);
+            }
+        }
         Compression::F16 => aligned::<f16>(bytes).convert_to_f32_slice(values),
         Compression::EightBit => {
             let blocks = bytes.chunks(size_of::<f32>() + BLOCK);

@@ -145,6 +145,12 @@ proptest! {
     }
 
     #[test]
+    fn bf16_is_rounded_as_half_does_it(bits in any::<u32>()) {
+        let value = f32::from_bits(bits);
+        prop_assert_eq!(bf16_bits(value), half::bf16::from_f32(value).to_bits());
+    }
+
+    #[test]
     fn any_bytes_are_refused_or_decoded(bytes in proptest::collection::vec(any::<u8>(), 0..600), n in 0usize..300) {
         for compression in ALL {
             let mut values = vec![0.0; n];
@@ -212,7 +218,8 @@ fn values_of_many_pieces_come_together() {
     let call: Vec<Vec<f32>> =
         (0..3).map(|rank| (0..n).map(|idx| value(rank, idx)).collect()).collect();
     for compression in &ALL[..3] {
-        let (results, kept) = reduced(&Compressor::new(*compression, n), &[call.clone()]);
+        let (results, kept) =
+            reduced(&Compressor::new(*compression, n), std::slice::from_ref(&call));
         assert!(results[0].iter().all(|result| result == &results[0][0]));
         for (idx, result) in results[0][0].iter().enumerate() {
             let exact = 3.0 * value(1, idx);
