@@ -242,6 +242,38 @@ pub(crate) struct Status {
 #[derive(Subcommand)]
 pub(crate) enum Bench {
     Train(BenchTrain),
+    Collectives(BenchCollectives),
+}
+
+/// Measure the all-reduce among processes of this machine: time and bandwidth per size.
+///
+/// bench/collectives.py runs it beside gloo and OpenMPI.
+#[derive(Args)]
+pub(crate) struct BenchCollectives {
+    /// What carries the bytes: tcp, tcp_encrypted, shm (shared memory) or inproc (threads of one process).
+    #[arg(long, value_name = "KIND", default_value = "shm")]
+    pub transport: String,
+    /// Ranks.
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub processes: usize,
+    /// Bytes that each rank brings, one measurement each.
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20])]
+    pub sizes: Vec<usize>,
+    /// How it is done: auto, direct, halving_doubling, hierarchical or ring.
+    #[arg(long, value_name = "NAME", default_value = "direct")]
+    pub algorithm: String,
+    /// Blocks of ranks that are linked by TCP as if they were machines.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub hosts: usize,
+    /// Timed rounds of each size; fewer of large ones unless said.
+    #[arg(long, value_name = "N")]
+    pub rounds: Option<usize>,
+    /// Print one line of JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// A process of a measurement.
+    #[arg(long, hide = true)]
+    pub child: bool,
 }
 
 /// Measure the training step of a model: samples per second, milliseconds per step, memory.

@@ -2,8 +2,13 @@
 
 use manyhands::bench::{TrainBench, TrainReport};
 
-use crate::arguments::BenchTrain;
-use crate::exit::Failure;
+use std::process::Command;
+
+use anyhow::Context;
+use manyhands::net::measure::{Settings, run_processes, serve_child};
+
+use crate::arguments::{BenchCollectives, BenchTrain};
+use crate::exit::{Class, Failure};
 use crate::output::{print, print_json};
 
 pub(crate) fn train(arguments: &BenchTrain) -> Result<(), Failure> {
@@ -36,4 +41,47 @@ fn describe(report: &TrainReport) -> String {
         text += &format!("\ncore to core: {before:.0} ns before, {after:.0} ns after");
     }
     text
+}
+
+pub(crate) fn collectives(arguments: &BenchCollectives) -> Result<(), Failure> {
+    if arguments.child {
+        return Ok(serve_child().context("a process of a measurement")?);
+    }
+    let settings = Settings {
+        transport: by_name("--transport", &arguments.transport)?,
+        n_processes: arguments.processes,
+        n_hosts: arguments.hosts,
+        sizes: arguments.sizes.clone(),
+        algorithm: by_name("--algorithm", &arguments.algorithm)?,
+        n_rounds: arguments.rounds,
+    };
+    let program = std::env::current_exe().context("this program does not know where it is")?;
+    let child = || {
+        let mut command = Command::new(&program);
+        command.args(["bench", "collectives", "--child"]);
+        command
+    };
+    let rows = run_processes(&settings, child).context("the measurement failed")?;
+    if arguments.json {
+        return print_json(&rows);
+    }
+    let mut lines = vec![format!(
+        "{:>10} {:>12} {:>12} {:>12} {:>8}",
+        "bytes", "median us", "mean us", "best us", "GB/s"
+    )];
+    for row in rows {
+        let (median, mean, best) = (row.median_us, row.mean_us, row.best_us);
+        lines.push(format!(
+            "{:>10} {median:12.1} {mean:12.1} {best:12.1} {:8.2}",
+            row.n_bytes, row.bandwidth
+        ));
+    }
+    print(&lines.join("\n"))
+}
+
+/// A value by the name that it has in JSON.
+fn by_name<T: serde::de::DeserializeOwned>(option: &str, name: &str) -> Result<T, Failure> {
+    let value = serde_json::Value::String(name.to_string());
+    serde_json::from_value(value)
+        .map_err(|error| Failure::new(Class::Job, format!("{option} {name}: {error}")))
 }

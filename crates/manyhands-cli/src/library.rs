@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use manyhands::cluster::{ClusterAddress, LocalCluster, LocalWorkers, Route, Secret};
+use manyhands::cluster::{
+    ClusterAddress, Launched, LocalCluster, LocalWorkers, Route, Secret, launched,
+};
 use manyhands::data::Source;
 use manyhands::job::Draft;
 use manyhands::predictions::{Predicted, PredictionFormat, PredictionWriter};
@@ -69,7 +71,7 @@ fn run_on(mut trainer: Trainer, machine: &Machine) -> Result<Report, Failure> {
         return Ok(trainer.cluster(cluster).run()?);
     }
     if !machine.processes {
-        return Ok(trainer.run()?);
+        return run_launched(trainer, machine);
     }
     let n_cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let n_workers =
@@ -80,6 +82,24 @@ fn run_on(mut trainer: Trainer, machine: &Machine) -> Result<Report, Failure> {
     let workers = LocalWorkers { n_workers, threads, program: None, route };
     let cluster = LocalCluster::start(&workers)?;
     Ok(trainer.threads(threads).cluster(cluster.address()).run()?)
+}
+
+/// Trains here, unless a launcher started this process as one of several: then rank 0 trains, and the others work for it.
+fn run_launched(trainer: Trainer, machine: &Machine) -> Result<Report, Failure> {
+    let threads = machine.threads.map(NonZeroUsize::get).or(trainer.n_threads());
+    match launched(threads)? {
+        None => Ok(trainer.run()?),
+        Some(Launched::Driver(cluster)) => {
+            let report = trainer.cluster(cluster.address()).run()?;
+            cluster.finish()?;
+            Ok(report)
+        }
+        Some(Launched::Worker(worker)) => {
+            worker.run()?;
+            // The rank that has the job says what came of it.
+            std::process::exit(Class::Done as i32)
+        }
+    }
 }
 
 /// The secret of a cluster: from a file, or from the environment.

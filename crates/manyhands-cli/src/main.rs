@@ -59,6 +59,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Worker(arguments) => cluster::worker(arguments),
         Command::Status(arguments) => cluster::status(arguments),
         Command::Bench(Bench::Train(arguments)) => bench::train(arguments),
+        Command::Bench(Bench::Collectives(arguments)) => bench::collectives(arguments),
         Command::Help(arguments) => help::run(arguments),
         Command::Completions(arguments) => manual::completions(arguments),
         Command::Manual(arguments) => manual::run(arguments),

@@ -1,5 +1,6 @@
 //! Which machine this is: ranks of one machine share memory, and need no encryption between them.
 
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::sync::OnceLock;
 
 /// What tells machines apart: the identity of the system's boot and of its network, since processes in different network namespaces are on different hosts
@@ -16,6 +17,14 @@ pub fn host_id() -> &'static str {
 /// The name of this machine, for people.
 pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// The address of this machine that others are most likely to reach: the one from which it would reach them.
+pub fn own_address() -> Option<IpAddr> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    // Nothing is sent: connecting a datagram socket only chooses the way.
+    socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
+    Some(socket.local_addr().ok()?.ip())
 }
 
 /// A number drawn by chance.

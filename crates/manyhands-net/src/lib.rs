@@ -5,8 +5,8 @@
 pub mod collective;
 pub mod control;
 pub mod host;
-pub mod measure;
 pub mod launch;
+pub mod measure;
 pub mod membership;
 pub mod secure;
 pub mod station;

@@ -74,6 +74,15 @@ pub enum Error {
     /// There is no coordinator.
     #[error(transparent)]
     Coordinator(#[from] crate::cluster::CoordinatorError),
+    /// What a launcher says of this process cannot be understood.
+    #[error(transparent)]
+    Launch(#[from] manyhands_net::launch::LaunchError),
+    /// The ranks of a launch did not meet.
+    #[error(transparent)]
+    World(#[from] manyhands_net::world::WorldError),
+    /// The ranks of a launch lost each other.
+    #[error(transparent)]
+    Collective(#[from] manyhands_net::collective::CollectiveError),
     /// The coordinator cannot be asked.
     #[error(transparent)]
     Control(#[from] crate::cluster::ControlError),
@@ -222,6 +231,9 @@ impl Error {
             | Error::StartWorker { .. }
             | Error::Station(_)
             | Error::Coordinator(_)
+            | Error::Launch(_)
+            | Error::World(_)
+            | Error::Collective(_)
             | Error::Control(_)
             | Error::Secret(_)
             | Error::System(_) => ErrorClass::Cluster,

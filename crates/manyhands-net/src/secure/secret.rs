@@ -176,7 +176,7 @@ impl Secret {
     }
 
     /// The secret that a text is; `place` says where it was, for errors.
-    pub(crate) fn from_text(mut text: String, place: &str) -> Result<Secret, SecretError> {
+    pub fn from_text(mut text: String, place: &str) -> Result<Secret, SecretError> {
         let place = || place.to_string();
         let trimmed = text.trim();
         let checked = match trimmed.len() {

@@ -38,6 +38,11 @@ pub struct LocalCluster {
     coordinator: CoordinatorProcess,
     secret: Secret,
     route: Route,
+    _workers: LocalProcesses,
+}
+
+/// Worker processes, which end with this.
+pub(super) struct LocalProcesses {
     stop: Arc<AtomicBool>,
     watching: Option<JoinHandle<()>>,
 }
@@ -49,19 +54,9 @@ impl LocalCluster {
         let listen = (IpAddr::V4(Ipv4Addr::LOCALHOST), 0).into();
         let settings = CoordinatorSettings { listen, secret: secret.clone(), log: None };
         let coordinator = CoordinatorProcess::start(settings, |_| {})?;
-        let program = match &workers.program {
-            Some(program) => program.clone(),
-            None => std::env::current_exe()?,
-        };
         let address = coordinator.address().to_string();
-        let start = Start { program, address, secret: secret.clone(), workers: workers.clone() };
-        let children = (0..workers.n_workers).map(|place| start.child(place));
-        let children = children.collect::<Result<Vec<_>, Error>>()?;
-        let stop = Arc::<AtomicBool>::default();
-        let stopped = Arc::clone(&stop);
-        let watching = std::thread::Builder::new().name("local-workers".into());
-        let watching = Some(watching.spawn(move || watch(&start, children, &stopped))?);
-        Ok(LocalCluster { coordinator, secret, route: workers.route, stop, watching })
+        let processes = LocalProcesses::start(workers, "local", &address, &secret)?;
+        Ok(LocalCluster { coordinator, secret, route: workers.route, _workers: processes })
     }
 
     /// How to reach it.
@@ -75,7 +70,31 @@ impl LocalCluster {
     }
 }
 
-impl Drop for LocalCluster {
+impl LocalProcesses {
+    /// Starts workers that join the coordinator at an address, called by a word and their number.
+    pub(super) fn start(
+        workers: &LocalWorkers,
+        word: &'static str,
+        address: &str,
+        secret: &Secret,
+    ) -> Result<LocalProcesses, Error> {
+        let program = match &workers.program {
+            Some(program) => program.clone(),
+            None => std::env::current_exe()?,
+        };
+        let (address, secret) = (address.to_string(), secret.clone());
+        let start = Start { program, address, secret, word, workers: workers.clone() };
+        let children = (0..workers.n_workers).map(|place| start.child(place));
+        let children = children.collect::<Result<Vec<_>, Error>>()?;
+        let stop = Arc::<AtomicBool>::default();
+        let stopped = Arc::clone(&stop);
+        let watching = std::thread::Builder::new().name("local-workers".into());
+        let watching = Some(watching.spawn(move || watch(&start, children, &stopped))?);
+        Ok(LocalProcesses { stop, watching })
+    }
+}
+
+impl Drop for LocalProcesses {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(watching) = self.watching.take() {
@@ -88,6 +107,7 @@ struct Start {
     program: PathBuf,
     address: String,
     secret: Secret,
+    word: &'static str,
     workers: LocalWorkers,
 }
 
@@ -101,7 +121,7 @@ impl Start {
         let child = Command::new(&self.program)
             .args(["worker", "--join", &self.address, "--with-parent", "--quiet"])
             .args(["--threads", &self.workers.threads.to_string()])
-            .args(["--name", &format!("local-{place}")])
+            .args(["--name", &format!("{}-{place}", self.word)])
             .args(["--transport", route])
             .env(SECRET_VARIABLE, self.secret.text())
             .stdin(Stdio::null())

@@ -4,6 +4,7 @@
 //! sums with the other workers and updates its parameters. Who takes part is decided elsewhere (`manyhands_net::membership`).
 
 mod driver;
+mod launched;
 mod local;
 mod outer;
 mod plane;
@@ -13,6 +14,7 @@ mod worker;
 
 pub use driver::ClusterAddress;
 pub(crate) use driver::{DriverPlan, Remote};
+pub use launched::{Launched, LaunchedCluster, LaunchedWorker, launched};
 pub use local::{LocalCluster, LocalWorkers};
 pub use plane::{Point, Watcher};
 pub use talk::TalkError;
