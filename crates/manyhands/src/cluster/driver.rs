@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use manyhands_data::Batch;
 use manyhands_device::KERNEL_SET;
-use manyhands_net::control::Follower;
+use manyhands_net::control::{Apart, Follower};
 use manyhands_net::host::{host_id, random_number};
 use manyhands_net::membership::driver::{Action, Driver, Event};
 use manyhands_net::membership::identity::Instance;
@@ -37,6 +37,10 @@ const DEPTH: usize = 4;
 const KEPT: u64 = 4;
 /// How long the state may take to come before another worker is asked.
 const STATE: Duration = Duration::from_secs(10);
+/// How long nobody may be connected before people are told that workers are waited for.
+const ALONE: Duration = Duration::from_secs(1);
+/// How long a step is waited for before there is a look at the news.
+const MOMENT: Duration = Duration::from_millis(200);
 /// How often something that is waited for is looked at.
 const LOOK_UP: Duration = Duration::from_millis(20);
 
@@ -106,6 +110,10 @@ pub(crate) struct Remote<'a> {
     follower: Follower<Event>,
     accepting: Option<JoinHandle<()>>,
     submitted: VecDeque<u64>,
+    /// Since when no worker is connected, and whether people were told.
+    alone: Option<(Instant, bool)>,
+    /// What people were told last of the coordinator's absence.
+    told_apart: Option<Apart>,
     answering: Session<'a>,
     /// The step whose parameters the session has.
     answers_for: Option<u64>,
@@ -167,6 +175,8 @@ impl<'a> Remote<'a> {
             follower,
             accepting,
             submitted: VecDeque::new(),
+            alone: None,
+            told_apart: None,
             answering,
             answers_for: None,
             newest: Some((steps, state)),
@@ -178,6 +188,9 @@ impl<'a> Remote<'a> {
     fn check(&self, table: &mut Table) -> Result<(), Error> {
         if let Some(step) = table.lost_at {
             return Err(Error::WorkersLost { step });
+        }
+        if let Some(Apart { reason, is_hopeless: true }) = self.follower.apart() {
+            return Err(Error::NoCoordinator { reason });
         }
         match &table.ended {
             Some(reason) => Err(Error::Cluster { reason: reason.clone() }),
@@ -195,6 +208,29 @@ impl<'a> Remote<'a> {
             self.check(&mut table)?;
             let waited = self.shared.changed.wait_timeout(table, LOOK_UP);
             table = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Remote<'_> {
+    /// Has people told of what is missing: the coordinator, or workers.
+    fn look_around(&mut self) {
+        let apart = self.follower.apart();
+        let mut table = self.shared.table();
+        if apart != self.told_apart
+            && let Some(Apart { reason, .. }) = &apart
+        {
+            table.news.push_back(format!("no connection to the coordinator: {reason}"));
+        }
+        self.told_apart = apart;
+        if !table.talks.is_empty() {
+            self.alone = None;
+            return;
+        }
+        let (since, is_told) = self.alone.get_or_insert((Instant::now(), false));
+        if !*is_told && since.elapsed() >= ALONE {
+            *is_told = true;
+            table.news.push_back("no worker is here, the job waits for some".to_string());
         }
     }
 }
@@ -222,6 +258,23 @@ impl<'a> Steps<'a> for Remote<'a> {
         self.submitted.push_back(step.number);
         self.shared.ring();
         Ok(())
+    }
+
+    fn await_step(&mut self) -> Result<bool, Error> {
+        let Some(number) = self.submitted.front().copied() else { return Ok(true) };
+        let until = Instant::now() + MOMENT;
+        let is_done = self.wait(|table| match table.losses.contains_key(&number) {
+            true => Some(true),
+            false => (Instant::now() >= until).then_some(false),
+        })?;
+        if !is_done {
+            self.look_around();
+        }
+        Ok(is_done)
+    }
+
+    fn has_workers(&self) -> bool {
+        !self.shared.table().talks.is_empty()
     }
 
     fn finish(&mut self) -> Result<f32, Error> {

@@ -251,6 +251,7 @@ impl Plane<'_> {
         let mut speeds: Vec<Option<f64>> =
             go.members.iter().map(|seat| seat.seconds_per_grain).collect();
         let mut measured = speeds[rank];
+        let mut told_drain = false;
         let mut steps = go.steps;
         loop {
             let n_grains = go.grains.of_step(steps) as usize;
@@ -263,7 +264,8 @@ impl Plane<'_> {
             if steps % REBALANCE_EVERY == 0 {
                 speeds = exchange_speeds(&mut group, go, measured)?;
             }
-            if drain.swap(false, Ordering::Relaxed) {
+            if drain.load(Ordering::Relaxed) && !told_drain {
+                told_drain = true;
                 self.follower.tell(Event::Drain);
             }
             let n_next = go.grains.of_step(steps);

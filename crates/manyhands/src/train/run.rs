@@ -355,10 +355,18 @@ impl<'a> Run<'a> {
         set_up: &mut SetUp,
     ) -> Result<(), Error> {
         let computing = Instant::now();
-        let loss = f64::from(steps.finish()?);
-        while let Some(news) = steps.news() {
-            self.tell(&Event::Cluster(&news));
+        while !steps.await_step()? {
+            self.tell_news(steps);
+            if (self.should_stop)() && !steps.has_workers() {
+                let folder = self.writer.folder().path().to_path_buf();
+                return Err(Error::StoppedWithoutWorkers {
+                    step: self.state.step as usize,
+                    folder,
+                });
+            }
         }
+        let loss = f64::from(steps.finish()?);
+        self.tell_news(steps);
         let done = Instant::now();
         let compute = (done - computing).as_secs_f64();
         self.split.compute += compute;
@@ -387,6 +395,12 @@ impl<'a> Run<'a> {
             self.try_set_up(steps, trial, set_up, compute)?;
         }
         Ok(())
+    }
+
+    fn tell_news(&mut self, steps: &mut dyn Steps<'a>) {
+        while let Some(news) = steps.news() {
+            self.tell(&Event::Cluster(&news));
+        }
     }
 
     /// The rate of a step, 0 being the first, given what was monitored before it.

@@ -33,6 +33,16 @@ pub(crate) trait Steps<'a> {
     /// Hands over the next step.
     fn submit(&mut self, step: &Step) -> Result<(), Error>;
 
+    /// Waits a moment for the oldest step that was handed over. Whether it is done: if not, there may be news to tell meanwhile.
+    fn await_step(&mut self) -> Result<bool, Error> {
+        Ok(true)
+    }
+
+    /// Whether somebody is there to do steps.
+    fn has_workers(&self) -> bool {
+        true
+    }
+
     /// Waits for the oldest step that was handed over, and gives its mean loss.
     fn finish(&mut self) -> Result<f32, Error>;
 
