@@ -141,8 +141,8 @@ class Cluster:
         self.n_started += 1
         return self.workers[name]
 
-    def train(self, out, *more, epochs=None):
-        sets = ["--set", f"train.epochs={epochs or self.arguments.epochs}", "--set", "output.checkpoint_seconds=1"]
+    def train(self, out, *more):
+        sets = settings(self.arguments)
         command = [self.arguments.manyhands, "train", self.arguments.job, "--cluster", self.address, "--secret", self.secret,
                    "--out", out, *sets, *more]
         self.driver = self.processes.start(command, self.folder / "driver.txt", None, self.prefix("driver"))
@@ -179,10 +179,16 @@ class Cluster:
         return "\n".join(texts)
 
 
+def settings(arguments):
+    """What all runs of a comparison set beyond the job."""
+    sets = [f"train.epochs={arguments.epochs}", "output.checkpoint_seconds=1", *arguments.set]
+    return [part for one in sets for part in ("--set", one)]
+
+
 def run_calm(arguments, folder):
     """One worker that nobody disturbs: what everything is compared with."""
     out = Path(folder) / "calm"
-    sets = ["--set", f"train.epochs={arguments.epochs}", "--set", "output.checkpoint_seconds=1"]
+    sets = settings(arguments)
     start = time.time()
     command = [arguments.manyhands, "train", arguments.job, "--workers", "1", "--threads", "1", "--out", out, "--quiet", *sets]
     subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL)
@@ -455,8 +461,11 @@ def garbage(arguments, folder, calm):
         ports = listening_ports(named)
         before = {name: rss(pid) for pid, name in named.items()}
         wrong = cluster.folder / "wrong"
-        subprocess.run([arguments.manyhands, "coordinator", "--listen", "127.0.0.1:1", "--secret", str(wrong), "--log", str(cluster.folder / "nolog")],
-                       capture_output=True, timeout=20)
+        other = Cluster(arguments, cluster.folder / "other")
+        with other:
+            other.start_coordinator()
+        wrong.write_bytes(other.secret.read_bytes())
+        wrong.chmod(0o600)
         counts, open_ones, refused, peak = {}, [], 0, dict(before)
         kinds = ["noise", "too_long", "huge", "http", "half_open", "nothing"]
         n, wrong_codes = 0, []
@@ -505,12 +514,15 @@ def main():
     parser.add_argument("--stops", type=int, default=20)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--set", action="append", default=[], help="sets a key of the job, as `train.grain=4`")
     parser.add_argument("--pause", type=float, default=0.4, help="mean seconds between two faults")
     parser.add_argument("--connections", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--keep", help="a folder that is kept; a temporary one unless said")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    # Asked to end, it still ends what it started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     arguments.manyhands = str(Path(arguments.manyhands).resolve())
     arguments.seed = arguments.seed if arguments.seed is not None else random.randrange(1 << 30)
     with tempfile.TemporaryDirectory(prefix="storm-") as folder:
