@@ -218,8 +218,10 @@ def partition(arguments, folder, hosts, calm):
 
 
 def driver_cut(arguments, folder, hosts, calm):
-    """The host of the coordinator and the driver is cut from all others for 10 s."""
+    """The host of the coordinator and the driver is cut from all others for 10 s, and has no worker of its own any more."""
     def fault(cluster):
+        cluster.workers.pop("w0").kill()
+        time.sleep(0.5)
         hosts.cut(0, True)
         time.sleep(10)
         hosts.cut(0, False)

@@ -43,6 +43,8 @@ pub(super) struct Plane<'a> {
 
 struct JobAtHand {
     id: JobId,
+    /// As whom this worker called the driver.
+    member: MemberId,
     driver: Talk,
     executor: StepExecutor,
     plans: Vec<(usize, usize, PlanId)>,
@@ -115,7 +117,7 @@ impl<'a> Plane<'a> {
 
     /// Copies the state for a view from its source.
     pub(super) fn copy(&mut self, go: &Go, own: MemberId, stop: &AtomicBool, say: &dyn Fn(&str)) {
-        let outcome = self.meet_driver(go, stop).and_then(|()| match go.source {
+        let outcome = self.meet_driver(go, own, stop).and_then(|()| match go.source {
             Peer::Driver => self.copy_from_driver(stop),
             Peer::Member(id) => self.copy_from_member(go, id, own, stop),
         });
@@ -162,12 +164,16 @@ impl<'a> Plane<'a> {
         }
     }
 
-    /// Sees to it that the driver of the view's job is there, and its programs on the device.
-    fn meet_driver(&mut self, go: &Go, stop: &AtomicBool) -> Result<(), Halt> {
-        if self.job.as_ref().is_some_and(|job| job.id == go.job) {
+    /// Sees to it that the driver of the view's job is there, and its programs on the device. A worker that was dropped and comes back as another
+    /// member calls again: what cut it off may have left its link in a state in which it carries nothing for many seconds.
+    fn meet_driver(&mut self, go: &Go, own: MemberId, stop: &AtomicBool) -> Result<(), Halt> {
+        let is_known = self.job.as_ref().is_some_and(|job| job.id == go.job);
+        if is_known && self.job.as_ref().is_some_and(|job| job.member == own) {
             return Ok(());
         }
-        (self.job, self.steps) = (None, None);
+        if !is_known {
+            (self.job, self.steps) = (None, None);
+        }
         let deadline = Instant::now() + MEETING;
         let key = format!("driver/{}", go.job);
         let link = self
@@ -182,7 +188,10 @@ impl<'a> Plane<'a> {
                 return Err(Halt::Lost(Peer::Driver, "it did not begin with programs".to_string()));
             }
         };
-        self.job = Some(JobAtHand::new(go.job, driver, programs, self.threads)?);
+        match &mut self.job {
+            Some(job) => job.meet_again(own, driver),
+            None => self.job = Some(JobAtHand::new(go.job, own, driver, programs, self.threads)?),
+        }
         Ok(())
     }
 
@@ -240,7 +249,7 @@ impl Plane<'_> {
         stop: &Arc<AtomicBool>,
         drain: &AtomicBool,
     ) -> Result<(), Halt> {
-        self.meet_driver(go, stop)?;
+        self.meet_driver(go, go.members[rank].id, stop)?;
         if self.steps != Some(go.steps) {
             let found = format!("its state has {:?} steps behind it, not {}", self.steps, go.steps);
             return Err(Halt::Lost(Peer::Member(go.members[rank].id), found));
@@ -403,6 +412,7 @@ impl Plane<'_> {
 impl JobAtHand {
     fn new(
         id: JobId,
+        member: MemberId,
         driver: Talk,
         programs: Programs,
         threads: usize,
@@ -423,6 +433,7 @@ impl JobAtHand {
         }
         Ok(JobAtHand {
             id,
+            member,
             driver,
             executor,
             plans,
@@ -433,6 +444,13 @@ impl JobAtHand {
             wanted: Vec::new(),
             state_wanted: None,
         })
+    }
+
+    /// Goes on with another link to the driver, on which nothing was asked for yet.
+    fn meet_again(&mut self, member: MemberId, driver: Talk) {
+        (self.member, self.driver) = (member, driver);
+        self.wanted.clear();
+        self.state_wanted = None;
     }
 
     fn plan(&self, n_samples: usize, n_grains: usize) -> Result<PlanId, Error> {
