@@ -104,3 +104,16 @@ fn status_tells_programs_how_the_cluster_stands() {
     assert!(outcome.stdout.contains("w0 (1 threads): takes part"), "{}", outcome.stdout);
     assert!(outcome.stdout.contains("last failure: "), "{}", outcome.stdout);
 }
+
+#[test]
+fn a_loss_that_is_no_number_ends_a_job_of_processes_as_any_other() {
+    let scene = Scene::new();
+    scene.edit("job.toml", &[("adam = { rate = 0.01 }", "sgd = { rate = 1e30 }")]);
+    let one = scene.run(&["train", "job.toml", "--quiet", "--workers", "1", "--out", "one"]);
+    assert_eq!(one.code, Some(5), "{}", one.stderr);
+    let mut fleet = Fleet::start(&scene, 2);
+    fleet.train("out", &[]);
+    assert_eq!(fleet.wait("driver"), 5, "{}", fleet.words());
+    let said = fleet.said("driver");
+    assert_eq!(said.lines().last(), Some(one.sentence()), "{said}");
+}

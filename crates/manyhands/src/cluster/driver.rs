@@ -74,6 +74,8 @@ struct Table {
     losses: BTreeMap<u64, f32>,
     /// The highest step that is done.
     done: u64,
+    /// The highest step whose loss was taken.
+    finished: u64,
     /// The state that the job starts from.
     first_state: Option<(u64, Arc<Vec<NamedTensor>>)>,
     /// The state that is waited for, and, when it has come, itself.
@@ -147,6 +149,7 @@ impl<'a> Remote<'a> {
         };
         let table = Table {
             done: steps,
+            finished: steps,
             first_state: Some((steps, Arc::new(state.clone()))),
             ..Table::default()
         };
@@ -281,6 +284,7 @@ impl<'a> Steps<'a> for Remote<'a> {
         let number = self.submitted.pop_front().ok_or(Error::NoStep)?;
         let loss = self.wait(|table| table.losses.remove(&number))?;
         let mut table = self.shared.table();
+        table.finished = number;
         table.steps.retain(|step, _| step + KEPT > number);
         Ok(loss)
     }
@@ -433,15 +437,16 @@ impl Serving<'_> {
                 }
             }
             FromWorker::Want { step, grains } => self.wanted.push_back((step, grains)),
-            FromWorker::Done { step, loss } => {
+            FromWorker::Done(loss) => {
                 let mut table = self.shared.table();
-                if step > table.done {
-                    table.done = step;
-                    table.losses.insert(step, loss);
+                // One that was cut off tells of a step after others have told of those that follow.
+                if loss.step > table.finished {
+                    table.done = table.done.max(loss.step);
+                    table.losses.insert(loss.step, loss.value());
                     self.shared.changed.notify_all();
                 }
             }
-            FromWorker::State { steps, tensors: heads } => {
+            FromWorker::State { steps, tensors: heads, .. } => {
                 let state = tensors(heads, self.talk.bytes());
                 if let Ok(state) = state {
                     let mut table = self.shared.table();

@@ -19,7 +19,7 @@ use manyhands_net::station::Station;
 use manyhands_program::{DType, LOSS, RATE, Role, STEP};
 
 use super::talk::{Talk, TalkError, Until};
-use super::words::{FromDriver, FromWorker, Programs, StepInputs, heads, tensors};
+use super::words::{FromDriver, FromWorker, Loss, Programs, StepInputs, heads, tensors};
 use crate::checkpoint::NamedTensor;
 use crate::error::Error;
 
@@ -27,6 +27,8 @@ use crate::error::Error;
 const MEETING: Duration = Duration::from_secs(20);
 /// After so many steps the members look at their speeds again.
 const REBALANCE_EVERY: u64 = 32;
+/// How many losses of past steps go with the state: as many as the driver may not have heard of.
+const LOSSES: usize = 8;
 /// How many steps ahead inputs are asked for.
 const AHEAD: u64 = 2;
 
@@ -57,6 +59,8 @@ struct JobAtHand {
     wanted: Vec<(u64, Vec<Range<usize>>)>,
     /// The driver wants the state after so many steps.
     state_wanted: Option<u64>,
+    /// Losses of the last steps behind the state.
+    losses: Vec<Loss>,
 }
 
 /// Why a worker does not go on in a view.
@@ -204,6 +208,7 @@ impl<'a> Plane<'a> {
                 FromDriver::State { steps, tensors: heads } => {
                     let tensors = tensors(heads, job.driver.bytes())?;
                     job.load(&tensors)?;
+                    job.losses.clear();
                     return Ok(steps);
                 }
                 other => job.note(other),
@@ -229,8 +234,9 @@ impl<'a> Plane<'a> {
         let mut talk = Talk::new(link.map_err(|error| lost(error.to_string()))?);
         let until = until(stop, None);
         match talk.await_message(&until) {
-            Ok(FromWorker::State { steps, tensors: heads }) => {
+            Ok(FromWorker::State { steps, tensors: heads, losses }) => {
                 job.load(&tensors(heads, talk.bytes())?)?;
+                job.losses = losses;
                 Ok(steps)
             }
             Ok(_) => Err(lost("it sent something else than its state".to_string())),
@@ -253,6 +259,10 @@ impl Plane<'_> {
         if self.steps != Some(go.steps) {
             let found = format!("its state has {:?} steps behind it, not {}", self.steps, go.steps);
             return Err(Halt::Lost(Peer::Member(go.members[rank].id), found));
+        }
+        // Who said it may be lost, and its words with it; the driver waits for every step's loss.
+        if let Some(job) = &mut self.job {
+            job.tell_losses(LOSSES)?;
         }
         self.give_state(go, rank, stop)?;
         let mut group = self.meet_members(go, rank, stop)?;
@@ -328,8 +338,8 @@ impl Plane<'_> {
         let Some(job) = &mut self.job else { return Err(Halt::Stopped) };
         job.executor.run_update(plan)?;
         job.held_step = None;
-        let loss = job.executor.step_scalar(plan, LOSS)?;
-        job.driver.say(&FromWorker::Done { step: number, loss }, &[]).map_err(driver_halt)?;
+        job.note_loss(Loss::new(number, job.executor.step_scalar(plan, LOSS)?));
+        job.tell_losses(1)?;
         job.ask_ahead(go, number, parts, rank)?;
         job.give_state_if_wanted(number)?;
         job.driver.push().map_err(driver_halt)?;
@@ -367,7 +377,8 @@ impl Plane<'_> {
                 Err(error) => return Err(lost(error.to_string())),
             };
             let (heads, bytes) = heads(&tensors);
-            let state = FromWorker::State { steps: go.steps, tensors: heads };
+            let losses = job.losses.clone();
+            let state = FromWorker::State { steps: go.steps, tensors: heads, losses };
             let said = talk.say(&state, &bytes).and_then(|()| talk.await_sent(&until(stop, None)));
             match said {
                 Ok(()) => {}
@@ -443,6 +454,7 @@ impl JobAtHand {
             held_step: None,
             wanted: Vec::new(),
             state_wanted: None,
+            losses: Vec::new(),
         })
     }
 
@@ -484,6 +496,22 @@ impl JobAtHand {
         let done: Vec<usize> = all.filter(|grain| !left.contains(grain)).collect();
         let held: Vec<usize> = self.executor.held().iter().cloned().flatten().collect();
         done == held && held.iter().all(|grain| *grain < n_grains)
+    }
+
+    fn note_loss(&mut self, loss: Loss) {
+        if self.losses.len() == LOSSES {
+            self.losses.remove(0);
+        }
+        self.losses.push(loss);
+    }
+
+    /// Tells the driver the losses of the last so many steps.
+    fn tell_losses(&mut self, n_steps: usize) -> Result<(), Halt> {
+        let first = self.losses.len().saturating_sub(n_steps);
+        for loss in &self.losses[first..] {
+            self.driver.say(&FromWorker::Done(*loss), &[]).map_err(driver_halt)?;
+        }
+        Ok(())
     }
 
     /// Takes note of what the driver says between inputs.
@@ -619,7 +647,7 @@ impl JobAtHand {
         self.state_wanted = None;
         let tensors = self.tensors()?;
         let (heads, bytes) = heads(&tensors);
-        let state = FromWorker::State { steps, tensors: heads };
+        let state = FromWorker::State { steps, tensors: heads, losses: Vec::new() };
         self.driver.say(&state, &bytes).map_err(driver_halt)
     }
 }

@@ -16,9 +16,26 @@ pub(super) enum FromWorker {
     /// It is about to do these grains of a step, from 1.
     Want { step: u64, grains: Vec<Range<usize>> },
     /// A step is done.
-    Done { step: u64, loss: f32 },
-    /// The state after so many steps; its tensors are beside it.
-    State { steps: u64, tensors: Vec<TensorHead> },
+    Done(Loss),
+    /// The state after so many steps, with the losses of the last of them; its tensors are beside it.
+    State { steps: u64, tensors: Vec<TensorHead>, losses: Vec<Loss> },
+}
+
+/// The loss of a step. Its bits, since numbers of JSON are finite and a loss need not be.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Loss {
+    pub(super) step: u64,
+    bits: u32,
+}
+
+impl Loss {
+    pub(super) fn new(step: u64, loss: f32) -> Loss {
+        Loss { step, bits: loss.to_bits() }
+    }
+
+    pub(super) fn value(self) -> f32 {
+        f32::from_bits(self.bits)
+    }
 }
 
 /// Said by the driver to workers.
