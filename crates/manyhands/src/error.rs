@@ -60,6 +60,23 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+    /// The coordinator will not be reached, however often it is tried.
+    #[error("the cluster cannot be joined: {reason}")]
+    NoCoordinator {
+        /// Why.
+        reason: String,
+    },
+    /// The user stopped a run that waited for workers.
+    #[error(
+        "stopped after step {step} while no worker was there; `manyhands resume {}` goes on from the last checkpoint, if there is one",
+        folder.display()
+    )]
+    StoppedWithoutWorkers {
+        /// Steps that were done.
+        step: usize,
+        /// Where the checkpoints are.
+        folder: PathBuf,
+    },
     /// A worker process cannot be started.
     #[error("cannot start a worker ({program}): {source}")]
     StartWorker {
@@ -223,11 +240,13 @@ impl Error {
             | Error::OtherJob { .. }
             | Error::OtherKernels { .. }
             | Error::Predictions { .. } => ErrorClass::Output,
-            Error::Interrupted { .. } | Error::StoppedBefore | Error::Stopped => {
-                ErrorClass::Interrupted
-            }
+            Error::Interrupted { .. }
+            | Error::StoppedBefore
+            | Error::StoppedWithoutWorkers { .. }
+            | Error::Stopped => ErrorClass::Interrupted,
             Error::WorkersLost { .. }
             | Error::Cluster { .. }
+            | Error::NoCoordinator { .. }
             | Error::StartWorker { .. }
             | Error::Station(_)
             | Error::Coordinator(_)

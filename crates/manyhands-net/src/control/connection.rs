@@ -34,6 +34,12 @@ pub enum ControlError {
         /// How many.
         n_bytes: usize,
     },
+    /// Nobody has this name.
+    #[error("no worker of the cluster is called {name}")]
+    NoWorker {
+        /// Which.
+        name: String,
+    },
     /// No answer came.
     #[error("no answer came within {:.0} s", after.as_secs_f64())]
     NoAnswer {
@@ -177,5 +183,10 @@ pub fn ask_drain(
     name: &str,
     within: Duration,
 ) -> Result<Status, ControlError> {
-    ask(address, secret, &ToCoordinator::Drain { name: name.to_string() }, within)
+    let status = ask(address, secret, &ToCoordinator::Drain { name: name.to_string() }, within)?;
+    // Told before it leaves, so one that is not there was not there before.
+    if !status.members.iter().any(|member| member.name == name) {
+        return Err(ControlError::NoWorker { name: name.to_string() });
+    }
+    Ok(status)
 }

@@ -16,9 +16,9 @@ use super::coordinator::{ring, silence};
 use crate::membership::message::{FromCoordinator, ToCoordinator};
 use crate::membership::worker::TICK;
 use crate::membership::{driver, worker};
-use crate::secure::Secret;
+use crate::secure::{HandshakeError, Secret};
 use crate::transport::wait::{Interest, Waiting};
-use crate::wire::dial;
+use crate::wire::{DialError, dial};
 
 /// How long an attempt to connect may take.
 const CONNECTING: Duration = Duration::from_secs(1);
@@ -114,10 +114,20 @@ impl Side for driver::Driver {
     }
 }
 
+/// Why there is no connection to the coordinator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Apart {
+    /// What the last attempt came to.
+    pub reason: String,
+    /// There never was one, and trying again cannot help: a wrong secret, a name that means nothing.
+    pub is_hopeless: bool,
+}
+
 /// A thread that follows a coordinator until this is dropped.
 pub struct Follower<E> {
     events: Sender<E>,
     bell: Arc<OwnedFd>,
+    apart: Arc<Mutex<Option<Apart>>>,
     stop: Arc<AtomicBool>,
     gate: Arc<Mutex<()>>,
     thread: Option<JoinHandle<()>>,
@@ -137,6 +147,7 @@ impl<E: Send + 'static> Follower<E> {
         let bell = Arc::new(eventfd(0, flags)?);
         let stop = Arc::<AtomicBool>::default();
         let gate = Arc::<Mutex<()>>::default();
+        let apart = Arc::<Mutex<Option<Apart>>>::default();
         let mut event_loop = Loop {
             address,
             secret,
@@ -147,11 +158,18 @@ impl<E: Send + 'static> Follower<E> {
             bell: Arc::clone(&bell),
             stop: Arc::clone(&stop),
             gate: Arc::clone(&gate),
+            apart: Arc::clone(&apart),
+            has_connected: false,
             perform,
         };
         let thread = std::thread::Builder::new().name("follower".into());
         let thread = Some(thread.spawn(move || event_loop.run())?);
-        Ok(Follower { events, bell, stop, gate, thread })
+        Ok(Follower { events, bell, apart, stop, gate, thread })
+    }
+
+    /// Why the last attempt to reach the coordinator failed; none while there is a connection, or before the first attempt.
+    pub fn apart(&self) -> Option<Apart> {
+        self.apart.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Held while what the coordinator says is handled, after all that was told before. Who holds it too, looks whether it was stopped and tells
@@ -207,6 +225,8 @@ struct Loop<S: Side, P> {
     bell: Arc<OwnedFd>,
     stop: Arc<AtomicBool>,
     gate: Arc<Mutex<()>>,
+    apart: Arc<Mutex<Option<Apart>>>,
+    has_connected: bool,
     perform: P,
 }
 
@@ -289,7 +309,28 @@ impl<S: Side, P: FnMut(S::Action)> Loop<S, P> {
 
     fn connect(&mut self) {
         let dialled = dial(&self.address, &self.secret, CONTROL, &[], CONNECTING);
+        let apart = dialled.as_ref().err().map(|error| Apart {
+            reason: error.to_string(),
+            is_hopeless: !self.has_connected && is_hopeless(error),
+        });
+        *self.apart.lock().unwrap_or_else(PoisonError::into_inner) = apart;
         self.connection = [dialled.ok().and_then(|admitted| Connection::new(admitted).ok())];
+        self.has_connected |= self.connection[0].is_some();
         self.handle(S::connection(self.connection[0].is_some()));
+    }
+}
+
+/// Whether the same attempt would fail again, whatever changes elsewhere.
+fn is_hopeless(error: &DialError) -> bool {
+    match error {
+        DialError::Unfindable { .. } => true,
+        DialError::Handshake { source, .. } => matches!(
+            source,
+            HandshakeError::WrongSecret
+                | HandshakeError::NotManyhands
+                | HandshakeError::OtherVersion { .. }
+                | HandshakeError::OtherPurpose { .. }
+        ),
+        _ => false,
     }
 }

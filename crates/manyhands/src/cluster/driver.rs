@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use manyhands_data::Batch;
 use manyhands_device::KERNEL_SET;
-use manyhands_net::control::Follower;
+use manyhands_net::control::{Apart, Follower};
 use manyhands_net::host::{host_id, random_number};
 use manyhands_net::membership::driver::{Action, Driver, Event};
 use manyhands_net::membership::identity::Instance;
@@ -26,7 +26,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::outer::LocalRule;
 use super::talk::{Talk, TalkError, Until};
 use super::words::{
-    FromDriver, FromWorker, PlanPrograms, Programs, StepInputs, WorkSeconds, heads, tensors,
+    FromDriver, FromWorker, Loss, PlanPrograms, Programs, StepInputs, WorkSeconds, heads, tensors,
 };
 use super::worker::public_address;
 use crate::checkpoint::NamedTensor;
@@ -42,8 +42,10 @@ const DEPTH: usize = 4;
 const KEPT: u64 = 4;
 /// How long the state may take to come before another worker is asked.
 const STATE: Duration = Duration::from_secs(10);
-/// How long a step is waited for before the run looks whether to go on waiting.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// How long nobody may be connected before people are told that workers are waited for.
+const ALONE: Duration = Duration::from_secs(1);
+/// How long a step is waited for before there is a look at the news.
+const MOMENT: Duration = Duration::from_millis(200);
 /// How often something that is waited for is looked at.
 const LOOK_UP: Duration = Duration::from_millis(20);
 
@@ -94,6 +96,8 @@ struct Table {
     losses: BTreeMap<u64, f32>,
     /// The highest step that is done.
     done: u64,
+    /// The highest step whose loss was taken.
+    finished: u64,
     /// The state that the job starts from.
     first_state: Option<(u64, Arc<Vec<NamedTensor>>)>,
     /// The state that is waited for, and, when it has come, itself.
@@ -103,7 +107,6 @@ struct Table {
     talks: BTreeMap<u64, Connected>,
     members: Vec<String>,
     news: VecDeque<String>,
-    told_waiting: bool,
     /// Why the job cannot go on.
     ended: Option<String>,
     /// All who had the state are lost.
@@ -125,16 +128,23 @@ struct Connected {
 impl Table {
     /// Takes note that a worker has done a step. Sums are exchanged at every step, so that one speaks for all; under the strategy `local` each
     /// goes its own way, and a step is done when all have done it.
-    fn done(&mut self, number: u64, step: u64, loss: Option<f32>, is_local: bool) {
+    fn done(&mut self, number: u64, loss: Loss, is_local: bool) {
+        let step = loss.step;
         if let Some(connected) = self.talks.get_mut(&number) {
-            connected.done = step;
+            connected.done = connected.done.max(step);
         }
         let all = self.slowest().unwrap_or(step);
         let done = if is_local { all.min(step) } else { step };
-        if let Some(loss) = loss.filter(|_| step > self.done) {
+        // One that was cut off tells of a step after others have told of those that follow.
+        if let Some(loss) = loss.value().filter(|_| step > self.finished) {
             self.losses.insert(step, loss);
         }
         self.done = self.done.max(done);
+    }
+
+    /// Whether a step is done, and its loss known.
+    fn is_done(&self, step: u64) -> bool {
+        self.done >= step && self.losses.contains_key(&step)
     }
 
     /// The last step that all members have done who did any.
@@ -165,6 +175,10 @@ pub(crate) struct Remote<'a> {
     follower: Follower<Event>,
     accepting: Option<JoinHandle<()>>,
     submitted: VecDeque<u64>,
+    /// Since when no worker is connected, and whether people were told.
+    alone: Option<(Instant, bool)>,
+    /// What people were told last of the coordinator's absence.
+    told_apart: Option<Apart>,
     answering: Session<'a>,
     /// The step whose parameters the session has.
     answers_for: Option<u64>,
@@ -198,6 +212,7 @@ impl<'a> Remote<'a> {
         };
         let table = Table {
             done: steps,
+            finished: steps,
             first_state: Some((steps, Arc::new(state.clone()))),
             ..Table::default()
         };
@@ -226,6 +241,8 @@ impl<'a> Remote<'a> {
             follower,
             accepting,
             submitted: VecDeque::new(),
+            alone: None,
+            told_apart: None,
             answering,
             answers_for: None,
             newest: Some((steps, state)),
@@ -237,6 +254,9 @@ impl<'a> Remote<'a> {
     fn check(&self, table: &mut Table) -> Result<(), Error> {
         if let Some(step) = table.lost_at {
             return Err(Error::WorkersLost { step });
+        }
+        if let Some(Apart { reason, is_hopeless: true }) = self.follower.apart() {
+            return Err(Error::NoCoordinator { reason });
         }
         match &table.ended {
             Some(reason) => Err(Error::Cluster { reason: reason.clone() }),
@@ -254,6 +274,29 @@ impl<'a> Remote<'a> {
             self.check(&mut table)?;
             let waited = self.shared.changed.wait_timeout(table, LOOK_UP);
             table = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Remote<'_> {
+    /// Has people told of what is missing: the coordinator, or workers.
+    fn look_around(&mut self) {
+        let apart = self.follower.apart();
+        let mut table = self.shared.table();
+        if apart != self.told_apart
+            && let Some(Apart { reason, .. }) = &apart
+        {
+            table.news.push_back(format!("no connection to the coordinator: {reason}"));
+        }
+        self.told_apart = apart;
+        if !table.talks.is_empty() {
+            self.alone = None;
+            return;
+        }
+        let (since, is_told) = self.alone.get_or_insert((Instant::now(), false));
+        if !*is_told && since.elapsed() >= ALONE {
+            *is_told = true;
+            table.news.push_back("no worker is here, the job waits for some".to_string());
         }
     }
 }
@@ -283,21 +326,31 @@ impl<'a> Steps<'a> for Remote<'a> {
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<Option<f32>, Error> {
-        let number = *self.submitted.front().ok_or(Error::NoStep)?;
-        let until = Instant::now() + PATIENCE;
-        let loss = self.wait(|table| match table.done >= number {
-            true => Some(table.losses.remove(&number)),
-            false => (Instant::now() >= until).then_some(None),
+    fn await_step(&mut self) -> Result<bool, Error> {
+        let Some(number) = self.submitted.front().copied() else { return Ok(true) };
+        let until = Instant::now() + MOMENT;
+        let is_done = self.wait(|table| match table.is_done(number) {
+            true => Some(true),
+            false => (Instant::now() >= until).then_some(false),
+        })?;
+        if !is_done {
+            self.look_around();
+        }
+        Ok(is_done)
+    }
+
+    fn has_workers(&self) -> bool {
+        !self.shared.table().talks.is_empty()
+    }
+
+    fn finish(&mut self) -> Result<f32, Error> {
+        let number = self.submitted.pop_front().ok_or(Error::NoStep)?;
+        let loss = self.wait(|table| match table.is_done(number) {
+            true => table.losses.remove(&number),
+            false => None,
         })?;
         let mut table = self.shared.table();
-        if loss.is_none() {
-            if table.members.is_empty() && !std::mem::replace(&mut table.told_waiting, true) {
-                table.news.push_back("waiting for workers to join".to_string());
-            }
-            return Ok(None);
-        }
-        self.submitted.pop_front();
+        table.finished = number;
         let slowest = table.slowest().unwrap_or(number).min(number);
         table.steps.retain(|step, _| step + KEPT > slowest);
         Ok(loss)
@@ -466,15 +519,15 @@ impl Serving<'_> {
                 }
             }
             FromWorker::Want { step, grains } => self.wanted.push_back((step, grains)),
-            FromWorker::Done { step, loss, work } => {
+            FromWorker::Done { loss, work } => {
                 let mut table = self.shared.table();
                 let own = table.work.entry(self.name.clone()).or_default();
                 own.0 += work.n_grains;
                 own.1.add(work.seconds);
-                table.done(self.number, step, loss, self.shared.programs.local.is_some());
+                table.done(self.number, loss, self.shared.programs.local.is_some());
                 self.shared.changed.notify_all();
             }
-            FromWorker::State { steps, tensors: heads } => {
+            FromWorker::State { steps, tensors: heads, .. } => {
                 let state = tensors(heads, self.talk.bytes());
                 if let Ok(state) = state {
                     let mut table = self.shared.table();

@@ -20,7 +20,7 @@ use manyhands_program::{DType, LOSS, RATE, Role, STEP};
 
 use super::outer::Outer;
 use super::talk::{Talk, TalkError, Until};
-use super::words::{FromDriver, FromWorker, Programs, StepInputs, Work, heads, tensors};
+use super::words::{FromDriver, FromWorker, Loss, Programs, StepInputs, Work, heads, tensors};
 use crate::checkpoint::NamedTensor;
 use crate::error::Error;
 
@@ -28,6 +28,8 @@ use crate::error::Error;
 const MEETING: Duration = Duration::from_secs(20);
 /// After so many steps the members look at their speeds again.
 const REBALANCE_EVERY: u64 = 32;
+/// How many losses of past steps go with the state: as many as the driver may not have heard of.
+const LOSSES: usize = 8;
 /// How many steps ahead inputs are asked for.
 const AHEAD: u64 = 2;
 
@@ -46,6 +48,8 @@ pub(super) struct Plane<'a> {
 
 struct JobAtHand {
     id: JobId,
+    /// As whom this worker called the driver.
+    member: MemberId,
     driver: Talk,
     executor: StepExecutor,
     plans: Vec<(usize, usize, PlanId)>,
@@ -58,6 +62,8 @@ struct JobAtHand {
     wanted: Vec<(u64, Vec<Range<usize>>)>,
     /// The driver wants the state after so many steps.
     state_wanted: Option<u64>,
+    /// Losses of the last steps behind the state.
+    losses: Vec<Loss>,
     /// Under the strategy `local`.
     outer: Option<Outer>,
 }
@@ -78,7 +84,7 @@ pub enum Point {
 }
 
 /// Somebody who watches a worker, told the step too.
-pub type Watcher = Box<dyn Fn(Point, u64)>;
+pub type Watcher = Box<dyn Fn(Point, u64) + Send>;
 
 /// Measures one thing after the other.
 struct Watch(Instant);
@@ -155,7 +161,7 @@ impl<'a> Plane<'a> {
 
     /// Copies the state for a view from its source.
     pub(super) fn copy(&mut self, go: &Go, own: MemberId, stop: &AtomicBool, say: &dyn Fn(&str)) {
-        let outcome = self.meet_driver(go, stop).and_then(|()| match go.source {
+        let outcome = self.meet_driver(go, own, stop).and_then(|()| match go.source {
             Peer::Driver => self.copy_from_driver(stop),
             Peer::Member(id) => self.copy_from_member(go, id, own, stop),
         });
@@ -202,12 +208,16 @@ impl<'a> Plane<'a> {
         }
     }
 
-    /// Sees to it that the driver of the view's job is there, and its programs on the device.
-    fn meet_driver(&mut self, go: &Go, stop: &AtomicBool) -> Result<(), Halt> {
-        if self.job.as_ref().is_some_and(|job| job.id == go.job) {
+    /// Sees to it that the driver of the view's job is there, and its programs on the device. A worker that was dropped and comes back as another
+    /// member calls again: what cut it off may have left its link in a state in which it carries nothing for many seconds.
+    fn meet_driver(&mut self, go: &Go, own: MemberId, stop: &AtomicBool) -> Result<(), Halt> {
+        let is_known = self.job.as_ref().is_some_and(|job| job.id == go.job);
+        if is_known && self.job.as_ref().is_some_and(|job| job.member == own) {
             return Ok(());
         }
-        (self.job, self.steps) = (None, None);
+        if !is_known {
+            (self.job, self.steps) = (None, None);
+        }
         let deadline = Instant::now() + MEETING;
         let key = format!("driver/{}/{}", go.job, self.name);
         let link = self
@@ -222,7 +232,10 @@ impl<'a> Plane<'a> {
                 return Err(Halt::Lost(Peer::Driver, "it did not begin with programs".to_string()));
             }
         };
-        self.job = Some(JobAtHand::new(go.job, driver, programs, self.threads)?);
+        match &mut self.job {
+            Some(job) => job.meet_again(own, driver),
+            None => self.job = Some(JobAtHand::new(go.job, own, driver, programs, self.threads)?),
+        }
         Ok(())
     }
 
@@ -235,6 +248,7 @@ impl<'a> Plane<'a> {
                 FromDriver::State { steps, tensors: heads } => {
                     let tensors = tensors(heads, job.driver.bytes())?;
                     job.load(&tensors)?;
+                    job.losses.clear();
                     return Ok(steps);
                 }
                 other => job.note(other),
@@ -260,8 +274,9 @@ impl<'a> Plane<'a> {
         let mut talk = Talk::new(link.map_err(|error| lost(error.to_string()))?);
         let until = until(stop, None);
         match talk.await_message(&until) {
-            Ok(FromWorker::State { steps, tensors: heads }) => {
+            Ok(FromWorker::State { steps, tensors: heads, losses }) => {
                 job.load(&tensors(heads, talk.bytes())?)?;
+                job.losses = losses;
                 Ok(steps)
             }
             Ok(_) => Err(lost("it sent something else than its state".to_string())),
@@ -280,10 +295,14 @@ impl Plane<'_> {
         stop: &Arc<AtomicBool>,
         drain: &AtomicBool,
     ) -> Result<(), Halt> {
-        self.meet_driver(go, stop)?;
+        self.meet_driver(go, go.members[rank].id, stop)?;
         if self.steps != Some(go.steps) {
             let found = format!("its state has {:?} steps behind it, not {}", self.steps, go.steps);
             return Err(Halt::Lost(Peer::Member(go.members[rank].id), found));
+        }
+        // Who said it may be lost, and its words with it; the driver waits for every step's loss.
+        if let Some(job) = &mut self.job {
+            job.tell_losses(LOSSES)?;
         }
         self.give_state(go, rank, stop)?;
         if go.is_holding() {
@@ -294,6 +313,7 @@ impl Plane<'_> {
         let mut speeds: Vec<Option<f64>> =
             go.members.iter().map(|seat| seat.seconds_per_grain).collect();
         let mut measured = speeds[rank];
+        let mut told_drain = false;
         let mut steps = go.steps;
         loop {
             let n_grains = go.grains.of_step(steps) as usize;
@@ -306,7 +326,8 @@ impl Plane<'_> {
             if steps % REBALANCE_EVERY == 0 {
                 speeds = exchange_speeds(&mut group, go, measured)?;
             }
-            if drain.swap(false, Ordering::Relaxed) {
+            if drain.load(Ordering::Relaxed) && !told_drain {
+                told_drain = true;
                 self.follower.tell(Event::Drain);
             }
             let n_next = go.grains.of_step(steps);
@@ -385,8 +406,9 @@ impl Plane<'_> {
         // Under the strategy `local` one without grains has no loss to tell.
         let has_loss = job.outer.is_none() || !own.grains.is_empty();
         let loss = has_loss.then(|| job.executor.step_scalar(plan, LOSS)).transpose()?;
-        let done = FromWorker::Done { step: number, loss, work };
-        job.driver.say(&done, &[]).map_err(driver_halt)?;
+        let loss = Loss::new(number, loss);
+        job.note_loss(loss);
+        job.driver.say(&FromWorker::Done { loss, work }, &[]).map_err(driver_halt)?;
         job.ask_ahead(go, number, parts, rank)?;
         job.give_state_if_wanted(number)?;
         job.driver.push().map_err(driver_halt)?;
@@ -437,7 +459,8 @@ impl Plane<'_> {
                 Err(error) => return Err(lost(error.to_string())),
             };
             let (heads, bytes) = heads(&tensors);
-            let state = FromWorker::State { steps: go.steps, tensors: heads };
+            let losses = job.losses.clone();
+            let state = FromWorker::State { steps: go.steps, tensors: heads, losses };
             let said = talk.say(&state, &bytes).and_then(|()| talk.await_sent(&until(stop, None)));
             match said {
                 Ok(()) => {}
@@ -482,6 +505,7 @@ impl Plane<'_> {
 impl JobAtHand {
     fn new(
         id: JobId,
+        member: MemberId,
         driver: Talk,
         programs: Programs,
         threads: usize,
@@ -503,6 +527,7 @@ impl JobAtHand {
         let outer = programs.local.map(|rule| Outer::new(rule, &parameters));
         Ok(JobAtHand {
             id,
+            member,
             driver,
             executor,
             plans,
@@ -513,7 +538,15 @@ impl JobAtHand {
             wanted: Vec::new(),
             state_wanted: None,
             outer,
+            losses: Vec::new(),
         })
+    }
+
+    /// Goes on with another link to the driver, on which nothing was asked for yet.
+    fn meet_again(&mut self, member: MemberId, driver: Talk) {
+        (self.member, self.driver) = (member, driver);
+        self.wanted.clear();
+        self.state_wanted = None;
     }
 
     fn plan(&self, n_samples: usize, n_grains: usize) -> Result<PlanId, Error> {
@@ -554,6 +587,23 @@ impl JobAtHand {
         let done: Vec<usize> = all.filter(|grain| !left.contains(grain)).collect();
         let held: Vec<usize> = self.executor.held().iter().cloned().flatten().collect();
         done == held && held.iter().all(|grain| *grain < n_grains)
+    }
+
+    fn note_loss(&mut self, loss: Loss) {
+        if self.losses.len() == LOSSES {
+            self.losses.remove(0);
+        }
+        self.losses.push(loss);
+    }
+
+    /// Tells the driver the losses of the last so many steps.
+    fn tell_losses(&mut self, n_steps: usize) -> Result<(), Halt> {
+        let first = self.losses.len().saturating_sub(n_steps);
+        for loss in &self.losses[first..] {
+            let done = FromWorker::Done { loss: *loss, work: Work::default() };
+            self.driver.say(&done, &[]).map_err(driver_halt)?;
+        }
+        Ok(())
     }
 
     /// Takes note of what the driver says between inputs.
@@ -703,7 +753,7 @@ impl JobAtHand {
         self.state_wanted = None;
         let tensors = self.tensors()?;
         let (heads, bytes) = heads(&tensors);
-        let state = FromWorker::State { steps, tensors: heads };
+        let state = FromWorker::State { steps, tensors: heads, losses: Vec::new() };
         self.driver.say(&state, &bytes).map_err(driver_halt)
     }
 }

@@ -17,9 +17,26 @@ pub(super) enum FromWorker {
     /// It is about to do these grains of a step, from 1.
     Want { step: u64, grains: Vec<Range<usize>> },
     /// A step is done, and this is what it took here.
-    Done { step: u64, loss: Option<f32>, work: Work },
-    /// The state after so many steps; its tensors are beside it.
-    State { steps: u64, tensors: Vec<TensorHead> },
+    Done { loss: Loss, work: Work },
+    /// The state after so many steps, with the losses of the last of them; its tensors are beside it.
+    State { steps: u64, tensors: Vec<TensorHead>, losses: Vec<Loss> },
+}
+
+/// The loss of a step, where there is one. Its bits, since numbers of JSON are finite and a loss need not be.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Loss {
+    pub(super) step: u64,
+    bits: Option<u32>,
+}
+
+impl Loss {
+    pub(super) fn new(step: u64, loss: Option<f32>) -> Loss {
+        Loss { step, bits: loss.map(f32::to_bits) }
+    }
+
+    pub(super) fn value(self) -> Option<f32> {
+        self.bits.map(f32::from_bits)
+    }
 }
 
 /// What a worker did of a step.

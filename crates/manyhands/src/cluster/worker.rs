@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use manyhands_device::KERNEL_SET;
-use manyhands_net::control::Follower;
+use manyhands_net::control::{Apart, Follower};
 use manyhands_net::host::{host_id, host_name, random_number};
 use manyhands_net::membership::identity::Instance;
 use manyhands_net::membership::message::{Go, Join};
@@ -115,7 +115,22 @@ fn work(
     say: &dyn Fn(&str),
 ) -> Result<(), Error> {
     let mut told_drain = false;
+    let mut told_apart = None;
     loop {
+        let apart = follower.apart();
+        if apart != told_apart
+            && let Some(Apart { reason, is_hopeless }) = &apart
+        {
+            if *is_hopeless {
+                return Err(Error::NoCoordinator { reason: reason.clone() });
+            }
+            say(&format!("no connection to the coordinator, trying again: {reason}"));
+        }
+        // Nobody is there to let it go, so it goes: the others find its connections closed.
+        if drain.load(Ordering::Relaxed) && apart.is_some() {
+            return Ok(());
+        }
+        told_apart = apart;
         if drain.load(Ordering::Relaxed) && !told_drain {
             told_drain = true;
             follower.tell(Event::Drain);
@@ -149,7 +164,8 @@ pub(super) fn public_address(coordinator: &str, bind: IpAddr) -> Option<IpAddr> 
 
 /// Has this process end when the one that started it does.
 pub fn end_with_parent() -> std::io::Result<()> {
-    let signal = rustix::process::Signal::TERM;
+    // Not a signal that can be caught: a worker that is asked to leave waits for a coordinator to let it go, which has ended as well.
+    let signal = rustix::process::Signal::KILL;
     rustix::process::set_parent_process_death_signal(Some(signal))?;
     Ok(())
 }

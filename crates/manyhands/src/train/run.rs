@@ -363,18 +363,18 @@ impl<'a> Run<'a> {
         set_up: &mut SetUp,
     ) -> Result<(), Error> {
         let computing = Instant::now();
-        let loss = loop {
-            let finished = steps.finish()?;
-            while let Some(news) = steps.news() {
-                self.tell(&Event::Cluster(&news));
+        while !steps.await_step()? {
+            self.tell_news(steps);
+            if (self.should_stop)() && !steps.has_workers() {
+                let folder = self.writer.folder().path().to_path_buf();
+                return Err(Error::StoppedWithoutWorkers {
+                    step: self.state.step as usize,
+                    folder,
+                });
             }
-            match finished {
-                Some(loss) => break f64::from(loss),
-                // Those who do the steps may never come: what is saved is saved.
-                None if (self.should_stop)() => return Err(self.interruption()),
-                None => {}
-            }
-        };
+        }
+        let loss = f64::from(steps.finish()?);
+        self.tell_news(steps);
         let done = Instant::now();
         let compute = (done - computing).as_secs_f64();
         self.split.compute += compute;
@@ -403,6 +403,12 @@ impl<'a> Run<'a> {
             self.try_set_up(steps, trial, set_up, compute)?;
         }
         Ok(())
+    }
+
+    fn tell_news(&mut self, steps: &mut dyn Steps<'a>) {
+        while let Some(news) = steps.news() {
+            self.tell(&Event::Cluster(&news));
+        }
     }
 
     /// The rate of a step, 0 being the first, given what was monitored before it.

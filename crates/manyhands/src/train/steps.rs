@@ -34,8 +34,18 @@ pub(crate) trait Steps<'a> {
     /// Hands over the next step.
     fn submit(&mut self, step: &Step) -> Result<(), Error>;
 
-    /// Waits for the oldest step that was handed over, and gives its mean loss; nothing where that takes long, to be asked again.
-    fn finish(&mut self) -> Result<Option<f32>, Error>;
+    /// Waits a moment for the oldest step that was handed over. Whether it is done: if not, there may be news to tell meanwhile.
+    fn await_step(&mut self) -> Result<bool, Error> {
+        Ok(true)
+    }
+
+    /// Whether somebody is there to do steps.
+    fn has_workers(&self) -> bool {
+        true
+    }
+
+    /// Waits for the oldest step that was handed over, and gives its mean loss.
+    fn finish(&mut self) -> Result<f32, Error>;
 
     /// All parameters after the last step; none is under way.
     fn tensors(&mut self) -> Result<Vec<NamedTensor>, Error>;
@@ -85,9 +95,9 @@ impl<'a> Steps<'a> for Here<'a> {
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<Option<f32>, Error> {
+    fn finish(&mut self) -> Result<f32, Error> {
         match self.prepared.take() {
-            Some(plan) => self.session.step(plan).map(Some),
+            Some(plan) => self.session.step(plan),
             None => Err(Error::NoStep),
         }
     }
