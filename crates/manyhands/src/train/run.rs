@@ -379,7 +379,10 @@ impl<'a> Run<'a> {
         let compute = (done - computing).as_secs_f64();
         self.split.compute += compute;
         if !loss.is_finite() {
-            return Err(self.not_finite(&step.batch, &steps.set_up())?);
+            // Threads of workers elsewhere are not known, and say nothing of this machine.
+            let set_up = steps.set_up();
+            let here = SetUp { threads: set_up.threads.max(1), ..set_up };
+            return Err(self.not_finite(&step.batch, &here)?);
         }
         let n_samples = step.batch.n_samples();
         self.state.step = step.number;
