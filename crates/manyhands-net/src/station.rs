@@ -92,6 +92,9 @@ pub enum StationError {
     NoAddress,
 }
 
+/// A call: what the caller says it is, and the link to it.
+pub type Call = (String, Result<Box<dyn Link>, StationError>);
+
 /// A process's place in the network.
 pub struct Station {
     secret: Secret,
@@ -217,11 +220,7 @@ impl Station {
     }
 
     /// The next call of anyone whose key begins with this.
-    pub fn next_call(
-        &self,
-        prefix: &str,
-        wait: Duration,
-    ) -> Option<(String, Result<Box<dyn Link>, StationError>)> {
+    pub fn next_call(&self, prefix: &str, wait: Duration) -> Option<Call> {
         let deadline = Instant::now() + wait;
         let mut calls = self.waiting.lock();
         loop {

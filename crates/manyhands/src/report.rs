@@ -224,10 +224,14 @@ impl Report {
     fn setup_text(&self) -> String {
         let Setup { workers, threads, grain, grains, reason, .. } = &self.setup;
         let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+        // Workers elsewhere have the threads that they were given there.
+        let threads = match threads {
+            0 => String::new(),
+            threads => format!(" of {}", counted(*threads as u64, "thread")),
+        };
         format!(
-            "{} of {}, {} of {} a step{reason}",
+            "{}{threads}, {} of {} a step{reason}",
             counted(*workers as u64, "worker"),
-            counted(*threads as u64, "thread"),
             counted(*grains as u64, "grain"),
             counted(*grain as u64, "sample"),
         )

@@ -102,7 +102,8 @@ mod tests {
 
     #[test]
     fn what_does_not_cover_the_leaves_once_is_no_tree() {
-        assert!(joins(4, &[0..2]).is_none());
+        let half = 0..2;
+        assert!(joins(4, &[half]).is_none());
         assert!(joins(4, &[0..2, 2..4, 2..4]).is_none());
         assert!(joins(4, &[0..1, 1..3, 3..4]).is_none());
         assert!(joins(0, &[]).is_none());

@@ -97,7 +97,7 @@ impl Side for driver::Driver {
     }
 
     fn received(message: FromCoordinator) -> Self::Event {
-        driver::Event::Received(message)
+        driver::Event::Received(Box::new(message))
     }
 
     fn tick() -> Self::Event {

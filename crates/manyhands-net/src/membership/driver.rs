@@ -14,7 +14,7 @@ pub enum Event {
     /// It could not be made, or is gone.
     Closed,
     /// The coordinator said something.
-    Received(FromCoordinator),
+    Received(Box<FromCoordinator>),
     /// A state was fetched in a view that goes (see [`Driver::is_going`]) and saved here, with so many steps behind it.
     Saved {
         /// How many.
@@ -109,7 +109,7 @@ impl Driver {
                     self.following.apart(now);
                 }
             }
-            Event::Received(message) => self.receive(now, message, &mut actions),
+            Event::Received(message) => self.receive(now, *message, &mut actions),
             Event::Saved { steps } => self.saved = self.saved.max(steps),
             Event::InputsSent { steps } => self.inputs_sent = steps,
             Event::Finished => self.last_word = Some(Ok(())),

@@ -73,11 +73,9 @@ fn groups(n: usize, kind: Kind) -> Vec<Group> {
 fn groups_over(n: usize, kind: Kind, wrap: impl Fn(Box<dyn Link>) -> Box<dyn Link>) -> Vec<Group> {
     let mut links: Vec<Vec<Option<Box<dyn Link>>>> =
         (0..n).map(|_| (0..n).map(|_| None).collect()).collect();
-    for a in 0..n {
-        for b in a + 1..n {
-            let (one, other) = pair(kind.between(a, b));
-            (links[a][b], links[b][a]) = (Some(wrap(one)), Some(wrap(other)));
-        }
+    for (a, b) in (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b))) {
+        let (one, other) = pair(kind.between(a, b));
+        (links[a][b], links[b][a]) = (Some(wrap(one)), Some(wrap(other)));
     }
     links.into_iter().enumerate().map(|(rank, links)| Group::new(rank, links).unwrap()).collect()
 }

@@ -214,7 +214,7 @@ impl World {
                 self.tell_worker(client, worker::Event::Received(*message));
             }
         } else if self.driver.as_ref().is_some_and(|p| p.connection == Some(connection)) {
-            self.tell_driver(driver::Event::Received(*message));
+            self.tell_driver(driver::Event::Received(message));
         }
     }
 

@@ -323,7 +323,7 @@ impl Plane<'_> {
                 measured = Some(measured.map_or(seconds, |before| 0.8 * before + 0.2 * seconds));
             }
             // All must share alike, so only what all know counts.
-            if steps % REBALANCE_EVERY == 0 {
+            if steps.is_multiple_of(REBALANCE_EVERY) {
                 speeds = exchange_speeds(&mut group, go, measured)?;
             }
             if drain.load(Ordering::Relaxed) && !told_drain {
@@ -653,7 +653,7 @@ impl JobAtHand {
     fn ask_ahead(&mut self, go: &Go, number: u64, parts: &[Part], rank: usize) -> Result<(), Halt> {
         for ahead in 1..=AHEAD {
             let (next, now) = (number + ahead, go.grains.of_step(number - 1));
-            if go.grains.of_step(next - 1) != now || (next - 1) % REBALANCE_EVERY == 0 {
+            if go.grains.of_step(next - 1) != now || (next - 1).is_multiple_of(REBALANCE_EVERY) {
                 break;
             }
             let grains = ranges(&parts[rank].grains);
