@@ -38,12 +38,17 @@ pub(crate) fn coordinator(arguments: &Coordinator) -> Result<(), Failure> {
     })
     .map_err(Error::from)?;
     if !quiet {
-        let address = process.address();
+        let mut address = process.address();
+        if address.ip().is_unspecified()
+            && let Some(own) = manyhands::net::host::own_address()
+        {
+            address.set_ip(own);
+        }
         let mut join = format!("manyhands worker --join {address}");
         if std::env::var_os("MANYHANDS_SECRET").is_none() || arguments.secret.is_some() {
             join.push_str(&format!(" --secret {}", crate::train::shell_word(&file)));
         }
-        print(&format!("listening on {address}; workers join with:\n  {join}"))?;
+        print(&format!("listening on {}; workers join with:\n  {join}", process.address()))?;
     }
     while !stop.load(Ordering::Relaxed) {
         if process.has_ended() {

@@ -364,7 +364,11 @@ impl<'a> Steps<'a> for Remote<'a> {
             return Ok(tensors.clone());
         }
         self.shared.table().wanted = Some(steps);
+        let give_up = Instant::now() + 3 * STATE;
         let tensors = loop {
+            if Instant::now() >= give_up {
+                return Err(Error::WorkersLost { step: steps });
+            }
             self.shared.table().talks.values_mut().for_each(|one| one.asked = false);
             self.shared.ring();
             let deadline = Instant::now() + STATE;
@@ -518,7 +522,15 @@ impl Serving<'_> {
                     self.talk.say(&FromDriver::State { steps, tensors: heads }, &bytes)?;
                 }
             }
-            FromWorker::Want { step, grains } => self.wanted.push_back((step, grains)),
+            FromWorker::Want { step, grains } => {
+                let most = self.shared.programs.plans.iter().map(|plan| plan.n_grains).max();
+                let within = |range: &std::ops::Range<usize>| Some(range.end) <= most;
+                if grains.len() > most.unwrap_or(0) || !grains.iter().all(within) {
+                    let reason = "it wants grains that no step has".to_string();
+                    return Err(TalkError::Meaningless { n_bytes: 0, reason });
+                }
+                self.wanted.push_back((step, grains));
+            }
             FromWorker::Done { loss, work } => {
                 let mut table = self.shared.table();
                 let own = table.work.entry(self.name.clone()).or_default();

@@ -1,6 +1,7 @@
 //! A cluster on this machine: a coordinator in this process, and worker processes that it starts and, should they die, starts again.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -124,6 +125,8 @@ impl Start {
             .args(["--name", &format!("{}-{place}", self.word)])
             .args(["--transport", route])
             .env(SECRET_VARIABLE, self.secret.text())
+            // Ctrl-C is for the one who trains: it saves first, and ends them.
+            .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()

@@ -56,6 +56,7 @@ struct JobAtHand {
     inputs: Vec<(String, usize)>,
     grain: usize,
     parameters: Vec<(String, Role)>,
+    driver_is_lost: bool,
     /// The step whose grains are held, from 1.
     held_step: Option<u64>,
     /// Inputs that were asked for and have not been used.
@@ -160,7 +161,13 @@ impl<'a> Plane<'a> {
     }
 
     /// Copies the state for a view from its source.
-    pub(super) fn copy(&mut self, go: &Go, own: MemberId, stop: &AtomicBool, say: &dyn Fn(&str)) {
+    pub(super) fn copy(
+        &mut self,
+        go: &Go,
+        own: MemberId,
+        stop: &AtomicBool,
+        say: &dyn Fn(&str),
+    ) -> Result<(), Error> {
         let outcome = self.meet_driver(go, own, stop).and_then(|()| match go.source {
             Peer::Driver => self.copy_from_driver(stop),
             Peer::Member(id) => self.copy_from_member(go, id, own, stop),
@@ -170,8 +177,10 @@ impl<'a> Plane<'a> {
                 self.steps = Some(steps);
                 self.follower.tell(Event::Copied { view: go.view, steps });
             }
+            Err(Halt::Broken(error)) => return Err(error),
             Err(halt) => self.tell_halt(go.view, halt, say),
         }
+        Ok(())
     }
 
     /// Takes part in a view until it is told to stop, or cannot go on.
@@ -197,14 +206,14 @@ impl<'a> Plane<'a> {
         match halt {
             Halt::Stopped => {}
             Halt::Lost(peer, reason) => {
-                if peer == Peer::Driver {
-                    self.job = None;
-                    self.steps = None;
+                if let Some(job) = self.job.as_mut().filter(|_| peer == Peer::Driver) {
+                    // The state is still good; the driver is called again in the next view.
+                    job.driver_is_lost = true;
                 }
                 say(&format!("cannot go on in view {view}: {reason}"));
                 self.follower.tell(Event::Failed { view, peer });
             }
-            Halt::Broken(error) => say(&error.to_string()),
+            Halt::Broken(_) => {}
         }
     }
 
@@ -212,7 +221,8 @@ impl<'a> Plane<'a> {
     /// member calls again: what cut it off may have left its link in a state in which it carries nothing for many seconds.
     fn meet_driver(&mut self, go: &Go, own: MemberId, stop: &AtomicBool) -> Result<(), Halt> {
         let is_known = self.job.as_ref().is_some_and(|job| job.id == go.job);
-        if is_known && self.job.as_ref().is_some_and(|job| job.member == own) {
+        let is_met = |job: &JobAtHand| job.member == own && !job.driver_is_lost;
+        if is_known && self.job.as_ref().is_some_and(is_met) {
             return Ok(());
         }
         if !is_known {
@@ -534,6 +544,7 @@ impl JobAtHand {
             inputs: programs.inputs,
             grain: programs.grain,
             parameters,
+            driver_is_lost: false,
             held_step: None,
             wanted: Vec::new(),
             state_wanted: None,
@@ -544,7 +555,7 @@ impl JobAtHand {
 
     /// Goes on with another link to the driver, on which nothing was asked for yet.
     fn meet_again(&mut self, member: MemberId, driver: Talk) {
-        (self.member, self.driver) = (member, driver);
+        (self.member, self.driver, self.driver_is_lost) = (member, driver, false);
         self.wanted.clear();
         self.state_wanted = None;
     }
@@ -811,7 +822,8 @@ fn lost_in(go: &Go, error: impl Into<ExchangeError>) -> Halt {
             let culprit = places.culprits(call).first().copied().unwrap_or(0);
             Halt::Lost(Peer::Member(go.members[culprit].id), error.to_string())
         }
-        _ => Halt::Lost(Peer::Member(go.members[0].id), error.to_string()),
+        // A fault of this worker's own: another may do better.
+        _ => Halt::Broken(error.into()),
     }
 }
 

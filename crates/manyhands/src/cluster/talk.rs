@@ -110,8 +110,9 @@ impl Talk {
             self.n_sent += n;
             moved = true;
         }
-        if self.n_sent == self.unsent.len() {
-            self.unsent.clear();
+        // What has left is given back also where there is always something left.
+        if self.n_sent == self.unsent.len() || self.n_sent >= STEP.max(self.unsent.len() / 2) {
+            self.unsent.drain(..self.n_sent);
             self.n_sent = 0;
         }
         Ok(moved)

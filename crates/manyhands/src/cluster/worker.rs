@@ -139,7 +139,7 @@ fn work(
         match command {
             Ok(Command::Forget) => plane.forget(),
             Ok(Command::Copy { go, rank, stop }) => {
-                plane.copy(&go, go.members[rank].id, &stop, say);
+                plane.copy(&go, go.members[rank].id, &stop, say)?;
             }
             Ok(Command::Start { go, rank, stop }) => {
                 plane.take_part(&go, rank, &stop, drain, say)?

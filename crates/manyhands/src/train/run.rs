@@ -35,6 +35,10 @@ use crate::schedules::{Position, warm_up};
 pub(super) fn run_to_the_end(mut trainer: Trainer) -> Result<Report, Error> {
     loop {
         match run(&mut trainer) {
+            Err(Error::WorkersLost { step }) if trainer.stop.load(Ordering::Relaxed) => {
+                let (step, folder) = (step as usize, trainer.out.clone());
+                return Err(Error::StoppedWithoutWorkers { step, folder });
+            }
             Err(Error::WorkersLost { step }) => {
                 let sentence = format!(
                     "all workers are lost after step {step}; going on from the last checkpoint"
