@@ -367,8 +367,13 @@ impl<'a> Run<'a> {
         set_up: &mut SetUp,
     ) -> Result<(), Error> {
         let computing = Instant::now();
-        while !steps.await_step()? {
+        loop {
+            // What happened is told also where it is the end.
+            let waited = steps.await_step();
             self.tell_news(steps);
+            if waited? {
+                break;
+            }
             if (self.should_stop)() && !steps.has_workers() {
                 let folder = self.writer.folder().path().to_path_buf();
                 return Err(Error::StoppedWithoutWorkers {
