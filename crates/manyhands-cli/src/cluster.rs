@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use manyhands::Error;
 use manyhands::cluster::{
-    CoordinatorProcess, CoordinatorSettings, Secret, Status as ClusterStatus, WorkerSettings,
-    ask_drain, ask_status, run_worker,
+    CoordinatorProcess, CoordinatorSettings, SECRET_VARIABLE, Secret, Status as ClusterStatus,
+    WorkerSettings, ask_drain, ask_status, run_worker,
 };
 
 use crate::arguments::{Coordinator, Status, Worker};
@@ -23,11 +23,14 @@ const SECRET_FILE: &str = "manyhands-secret";
 pub(crate) fn coordinator(arguments: &Coordinator) -> Result<(), Failure> {
     let stop = signals::stop_flag()?;
     let file = arguments.secret.clone().unwrap_or_else(|| SECRET_FILE.into());
-    let secret = match (&arguments.secret, Secret::from_environment()) {
-        (None, Ok(secret)) => secret,
-        _ if file.exists() => Secret::read(&file).map_err(Error::from)?,
-        _ => Secret::create(&file).map_err(Error::from)?,
-    };
+    // A secret in the environment that is of no use is an error, not a reason to make another.
+    let is_said = std::env::var_os(SECRET_VARIABLE).is_some() && arguments.secret.is_none();
+    let secret = match is_said {
+        true => Secret::from_environment(),
+        false if file.exists() => Secret::read(&file),
+        false => Secret::create(&file),
+    }
+    .map_err(Error::from)?;
     let settings =
         CoordinatorSettings { listen: arguments.listen, secret, log: Some(arguments.log.clone()) };
     let quiet = arguments.quiet;
@@ -45,7 +48,7 @@ pub(crate) fn coordinator(arguments: &Coordinator) -> Result<(), Failure> {
             address.set_ip(own);
         }
         let mut join = format!("manyhands worker --join {address}");
-        if std::env::var_os("MANYHANDS_SECRET").is_none() || arguments.secret.is_some() {
+        if !is_said {
             join.push_str(&format!(" --secret {}", crate::train::shell_word(&file)));
         }
         print(&format!("listening on {}; workers join with:\n  {join}", process.address()))?;

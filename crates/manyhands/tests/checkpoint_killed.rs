@@ -38,7 +38,7 @@ fn checkpoint(step: u64) -> Checkpoint {
 
 /// Not a test by itself: the child of the one below.
 #[test]
-#[ignore = "runs until it is killed by the test below"]
+#[ignore = "the child of the test below, which starts it and kills it: alone it would not end"]
 fn saves_until_killed() {
     let Ok(folder) = std::env::var(FOLDER) else { return };
     let writer = CheckpointWriter::create(folder).unwrap();

@@ -184,25 +184,6 @@ impl<E: Send + 'static> Follower<E> {
         let _ = self.events.send(event);
         ring(&self.bell);
     }
-
-    /// Somebody else who can tell it.
-    pub fn teller(&self) -> Teller<E> {
-        Teller { events: self.events.clone(), bell: Arc::clone(&self.bell) }
-    }
-}
-
-/// Tells a [`Follower`] what happened, from another thread.
-pub struct Teller<E> {
-    events: Sender<E>,
-    bell: Arc<OwnedFd>,
-}
-
-impl<E> Teller<E> {
-    /// Tells the state machine that something happened.
-    pub fn tell(&self, event: E) {
-        let _ = self.events.send(event);
-        ring(&self.bell);
-    }
 }
 
 impl<E> Drop for Follower<E> {

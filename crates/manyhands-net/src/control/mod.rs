@@ -8,7 +8,7 @@ mod follower;
 
 pub use connection::{ControlError, ask_drain, ask_status};
 pub use coordinator::{CoordinatorError, CoordinatorProcess, CoordinatorSettings};
-pub use follower::{Apart, Errand, Follower, Side, Teller};
+pub use follower::{Apart, Errand, Follower, Side};
 
 use crate::secure::Purpose;
 

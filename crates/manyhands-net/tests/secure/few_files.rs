@@ -17,7 +17,7 @@ const FEW: u64 = 40;
 
 /// Not a test by itself: what the child does. It keeps whom it lets in until told to let go, and then says how often it could not take one.
 #[test]
-#[ignore = "the child of the test below"]
+#[ignore = "the child of the test below, which runs it in a process of its own with few files"]
 fn child_with_few_files() {
     let limit = Rlimit { current: Some(FEW), maximum: Some(FEW) };
     rustix::process::setrlimit(Resource::Nofile, limit).unwrap();

@@ -244,7 +244,7 @@ fn it_works_over_a_socket_and_says_when_the_other_side_is_gone() {
 
 /// Prints how fast a core seals and opens: `cargo test --release -p manyhands-net --test secure speed -- --ignored --nocapture`.
 #[test]
-#[ignore = "measures; asserts nothing"]
+#[ignore = "a measurement to be run by hand on a quiet machine: no test asserts a time"]
 fn speed_of_sealing_and_opening() {
     let (mut one, mut other) = keys();
     let bytes = pattern(16 << 20);
@@ -333,7 +333,7 @@ fn records_allocate_nothing() {
 
 /// Prints how fast 16 MiB go over a loopback socket, plain and encrypted, with a thread at each end.
 #[test]
-#[ignore = "measures; asserts nothing"]
+#[ignore = "a measurement to be run by hand on a quiet machine: no test asserts a time"]
 fn speed_over_a_socket() {
     let bytes = pattern(16 << 20);
     let (near, far) = socket_pair();

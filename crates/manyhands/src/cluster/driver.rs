@@ -188,7 +188,7 @@ pub(crate) struct Remote<'a> {
 }
 
 impl<'a> Remote<'a> {
-    /// Submits a job that goes on from a state after so many steps, and waits for the first view.
+    /// Submits a job that goes on from a state after so many steps, and serves whoever joins.
     pub(crate) fn start(
         recipe: &'a Recipe,
         name: &str,
@@ -250,7 +250,7 @@ impl<'a> Remote<'a> {
         })
     }
 
-    /// The latest news of the cluster, for people.
+    /// Whether the job can go on.
     fn check(&self, table: &mut Table) -> Result<(), Error> {
         if let Some(step) = table.lost_at {
             return Err(Error::WorkersLost { step });

@@ -1,13 +1,17 @@
 //! Training on many processes and machines: the driver, which has the job, and workers, which have devices.
 //!
-//! The driver (`driver.rs`) stands in for a device of its own process: the training loop hands it steps. A worker (`worker.rs`, `plane.rs`) gets programs and inputs, exchanges
+//! The driver (`driver.rs`) stands in for a device of its own process: the training loop hands it steps. A worker (`worker.rs`, `plane.rs`, `job_at_hand.rs`) gets programs and inputs, exchanges
 //! sums with the other workers and updates its parameters. Who takes part is decided elsewhere (`manyhands_net::membership`).
 
 mod driver;
+mod halt;
+mod job_at_hand;
 mod launched;
 mod local;
 mod outer;
 mod plane;
+mod shares;
+mod sums;
 mod talk;
 mod words;
 mod worker;

@@ -9,7 +9,7 @@ use manyhands_net::collective::{Group, Reduction};
 use manyhands_program::{Role, Tensor, TensorType};
 use serde::{Deserialize, Serialize};
 
-use super::plane::ExchangeError;
+use super::sums::ExchangeError;
 use crate::checkpoint::NamedTensor;
 use crate::error::Error;
 use crate::job::OuterSpec;

@@ -8,30 +8,30 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use manyhands_device::{CpuDevice, Isa, PlanId, StepExecutor};
-use manyhands_net::collective::{Brought, CollectiveError, Group, subtrees};
+use manyhands_net::collective::{CollectiveError, Group};
 use manyhands_net::control::Follower;
-use manyhands_net::membership::assign::{Share, rebalance};
-use manyhands_net::membership::identity::{JobId, MemberId, ViewId};
+use manyhands_net::membership::identity::{MemberId, ViewId};
 use manyhands_net::membership::message::{Go, Grains, Peer};
 use manyhands_net::membership::worker::Event;
 use manyhands_net::station::Station;
-use manyhands_program::{DType, LOSS, RATE, Role, STEP};
+use manyhands_program::LOSS;
 
-use super::outer::Outer;
+use super::halt::{Halt, driver_halt};
+use super::job_at_hand::JobAtHand;
+use super::shares::{Part, first_part, next_parts, ranges, whole_subtrees};
+use super::sums::ExchangeError;
 use super::talk::{Talk, TalkError, Until};
-use super::words::{FromDriver, FromWorker, Loss, Programs, StepInputs, Work, heads, tensors};
-use crate::checkpoint::NamedTensor;
+use super::words::{FromDriver, FromWorker, Loss, Work, heads, tensors};
 use crate::error::Error;
 
 /// How long members may take to reach each other when a view begins; the coordinator's own deadlines are shorter.
 const MEETING: Duration = Duration::from_secs(20);
 /// After so many steps the members look at their speeds again.
-const REBALANCE_EVERY: u64 = 32;
+pub(super) const REBALANCE_EVERY: u64 = 32;
 /// How many losses of past steps go with the state: as many as the driver may not have heard of.
-const LOSSES: usize = 8;
+pub(super) const LOSSES: usize = 8;
 /// How many steps ahead inputs are asked for.
-const AHEAD: u64 = 2;
+pub(super) const AHEAD: u64 = 2;
 
 /// A worker's data plane.
 pub(super) struct Plane<'a> {
@@ -44,29 +44,6 @@ pub(super) struct Plane<'a> {
     steps: Option<u64>,
     name: String,
     at: Watcher,
-}
-
-struct JobAtHand {
-    id: JobId,
-    /// As whom this worker called the driver.
-    member: MemberId,
-    driver: Talk,
-    executor: StepExecutor,
-    plans: Vec<(usize, usize, PlanId)>,
-    inputs: Vec<(String, usize)>,
-    grain: usize,
-    parameters: Vec<(String, Role)>,
-    driver_is_lost: bool,
-    /// The step whose grains are held, from 1.
-    held_step: Option<u64>,
-    /// Inputs that were asked for and have not been used.
-    wanted: Vec<(u64, Vec<Range<usize>>)>,
-    /// The driver wants the state after so many steps.
-    state_wanted: Option<u64>,
-    /// Losses of the last steps behind the state.
-    losses: Vec<Loss>,
-    /// Under the strategy `local`.
-    outer: Option<Outer>,
 }
 
 /// A place in a step at which a worker can be watched.
@@ -101,44 +78,6 @@ impl Watch {
         self.0 = now;
         lap.as_secs_f64()
     }
-}
-
-/// Why a worker does not go on in a view.
-enum Halt {
-    /// It was told to stop.
-    Stopped,
-    /// Another cannot be reached.
-    Lost(Peer, String),
-    /// This worker itself cannot go on.
-    Broken(Error),
-}
-
-impl From<Error> for Halt {
-    fn from(error: Error) -> Halt {
-        Halt::Broken(error)
-    }
-}
-
-impl From<manyhands_device::DeviceError> for Halt {
-    fn from(error: manyhands_device::DeviceError) -> Halt {
-        Halt::Broken(error.into())
-    }
-}
-
-fn driver_halt(error: TalkError) -> Halt {
-    match error {
-        TalkError::Aborted => Halt::Stopped,
-        error => Halt::Lost(Peer::Driver, error.to_string()),
-    }
-}
-
-/// One member's part of a step.
-#[derive(Clone, Debug, Default)]
-struct Part {
-    /// All grains that it brings.
-    grains: Vec<Grains>,
-    /// Those of them that are not done.
-    to_do: Vec<Grains>,
 }
 
 impl<'a> Plane<'a> {
@@ -512,305 +451,6 @@ impl Plane<'_> {
     }
 }
 
-impl JobAtHand {
-    fn new(
-        id: JobId,
-        member: MemberId,
-        driver: Talk,
-        programs: Programs,
-        threads: usize,
-    ) -> Result<JobAtHand, Error> {
-        let threads = programs.threads.unwrap_or(threads);
-        let device = CpuDevice::with_lanes(1, threads, Isa::detect())?;
-        let mut executor = StepExecutor::new(Box::new(device), 1);
-        let mut parameters: Vec<(String, Role)> = Vec::new();
-        let mut plans = Vec::new();
-        for plan in programs.plans {
-            let id = executor.add_plan(&plan.program, plan.n_grains, plan.last.as_ref())?;
-            plans.push((plan.n_samples, plan.n_grains, id));
-            for (name, role, _) in plan.program.parameters() {
-                if !parameters.iter().any(|(known, _)| known == name) {
-                    parameters.push((name.to_string(), role));
-                }
-            }
-        }
-        let outer = programs.local.map(|rule| Outer::new(rule, &parameters));
-        Ok(JobAtHand {
-            id,
-            member,
-            driver,
-            executor,
-            plans,
-            inputs: programs.inputs,
-            grain: programs.grain,
-            parameters,
-            driver_is_lost: false,
-            held_step: None,
-            wanted: Vec::new(),
-            state_wanted: None,
-            outer,
-            losses: Vec::new(),
-        })
-    }
-
-    /// Goes on with another link to the driver, on which nothing was asked for yet.
-    fn meet_again(&mut self, member: MemberId, driver: Talk) {
-        (self.member, self.driver, self.driver_is_lost) = (member, driver, false);
-        self.wanted.clear();
-        self.state_wanted = None;
-    }
-
-    fn plan(&self, n_samples: usize, n_grains: usize) -> Result<PlanId, Error> {
-        let found = self.plans.iter().find(|(n, grains, _)| *n == n_samples && *grains == n_grains);
-        found.map(|(.., plan)| *plan).ok_or(Error::NoStep)
-    }
-
-    fn load(&mut self, tensors: &[NamedTensor]) -> Result<(), Error> {
-        for (name, _) in &self.parameters {
-            let found = tensors.iter().find(|tensor| tensor.name == *name);
-            let tensor = found.ok_or_else(|| Error::MissingParameter { name: name.clone() })?;
-            self.executor.set_parameter(name, &tensor.tensor)?;
-        }
-        self.executor.forget_step();
-        self.held_step = None;
-        match &mut self.outer {
-            Some(outer) => outer.load(&self.executor, tensors),
-            None => Ok(()),
-        }
-    }
-
-    fn tensors(&self) -> Result<Vec<NamedTensor>, Error> {
-        let one = |(name, role): &(String, Role)| {
-            let tensor = self.executor.parameter(name)?;
-            Ok(NamedTensor { name: name.clone(), role: *role, tensor })
-        };
-        let mut tensors = self.parameters.iter().map(one).collect::<Result<Vec<_>, Error>>()?;
-        if let Some(outer) = &self.outer {
-            tensors.extend(outer.tensors()?);
-        }
-        Ok(tensors)
-    }
-
-    /// Whether exactly the grains are held that are counted as done.
-    fn holds(&self, grains: &[Grains], to_do: &[Grains], n_grains: usize) -> bool {
-        let all = ranges(grains).into_iter().flatten();
-        let left: Vec<usize> = ranges(to_do).into_iter().flatten().collect();
-        let done: Vec<usize> = all.filter(|grain| !left.contains(grain)).collect();
-        let held: Vec<usize> = self.executor.held().iter().cloned().flatten().collect();
-        done == held && held.iter().all(|grain| *grain < n_grains)
-    }
-
-    fn note_loss(&mut self, loss: Loss) {
-        if self.losses.len() == LOSSES {
-            self.losses.remove(0);
-        }
-        self.losses.push(loss);
-    }
-
-    /// Tells the driver the losses of the last so many steps.
-    fn tell_losses(&mut self, n_steps: usize) -> Result<(), Halt> {
-        let first = self.losses.len().saturating_sub(n_steps);
-        for loss in &self.losses[first..] {
-            let done = FromWorker::Done { loss: *loss, work: Work::default() };
-            self.driver.say(&done, &[]).map_err(driver_halt)?;
-        }
-        Ok(())
-    }
-
-    /// Takes note of what the driver says between inputs.
-    fn note(&mut self, message: FromDriver) {
-        if let FromDriver::GiveState { steps } = message {
-            self.state_wanted = Some(steps);
-        }
-    }
-
-    /// Has the inputs of these grains on the device.
-    fn inputs_for(
-        &mut self,
-        number: u64,
-        grains: &[Range<usize>],
-        steps: u64,
-        stop: &AtomicBool,
-    ) -> Result<StepInputs, Halt> {
-        let is_asked = |wanted: &(u64, Vec<Range<usize>>)| wanted.0 == number && wanted.1 == grains;
-        if !self.wanted.iter().any(is_asked) {
-            self.want(number, grains.to_vec())?;
-        }
-        loop {
-            let message = self.driver.await_message(&until(stop, None)).map_err(driver_halt)?;
-            match message {
-                FromDriver::Inputs { step, grains: found, inputs } => {
-                    self.wanted.retain(|wanted| *wanted != (step, found.clone()));
-                    if step == number && found == grains {
-                        self.write_inputs(&found, &inputs)?;
-                        return Ok(inputs);
-                    }
-                }
-                other => {
-                    self.note(other);
-                    self.give_state_if_wanted(steps)?;
-                }
-            }
-        }
-    }
-
-    fn want(&mut self, step: u64, grains: Vec<Range<usize>>) -> Result<(), Halt> {
-        let message = FromWorker::Want { step, grains: grains.clone() };
-        self.wanted.push((step, grains));
-        self.driver.say(&message, &[]).map_err(driver_halt)
-    }
-
-    /// Asks for inputs of steps to come, as long as the sharing stays.
-    fn ask_ahead(&mut self, go: &Go, number: u64, parts: &[Part], rank: usize) -> Result<(), Halt> {
-        for ahead in 1..=AHEAD {
-            let (next, now) = (number + ahead, go.grains.of_step(number - 1));
-            if go.grains.of_step(next - 1) != now || (next - 1).is_multiple_of(REBALANCE_EVERY) {
-                break;
-            }
-            let grains = ranges(&parts[rank].grains);
-            if !self.wanted.iter().any(|(step, _)| *step == next) {
-                self.want(next, grains)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn write_inputs(&mut self, grains: &[Range<usize>], inputs: &StepInputs) -> Result<(), Halt> {
-        let n_grains = inputs.n_samples.div_ceil(self.grain);
-        let plan = self.plan(inputs.n_samples, n_grains)?;
-        let mut rest = self.driver.bytes();
-        for grain in grains.iter().cloned().flatten() {
-            let first = grain * self.grain;
-            let n = self.grain.min(inputs.n_samples.saturating_sub(first));
-            for (name, sample_bytes) in &self.inputs {
-                let Some((own, after)) = rest.split_at_checked(n * sample_bytes) else {
-                    let reason = "the inputs of a grain are too short".to_string();
-                    return Err(Halt::Lost(Peer::Driver, reason));
-                };
-                self.executor.write_grain_input(plan, grain, name, own)?;
-                rest = after;
-            }
-        }
-        Ok(())
-    }
-
-    fn write_shared(
-        &mut self,
-        plan: PlanId,
-        inputs: &StepInputs,
-        number: u64,
-    ) -> Result<(), Error> {
-        for (name, value) in [(RATE, inputs.rate), (STEP, number as f32)] {
-            if self.executor.has_input(plan, name) {
-                self.executor.write_scalar(plan, name, value)?;
-            }
-        }
-        Ok(self.executor.set_random_context(plan, inputs.seed, number)?)
-    }
-
-    /// Exchanges what is held for the totals.
-    fn exchange(
-        &mut self,
-        plan: PlanId,
-        group: &mut Group,
-        n_grains: usize,
-        brings: &[Vec<Range<usize>>],
-    ) -> Result<(), ExchangeError> {
-        let runs = typed_runs(&self.executor, plan)?;
-        let own = &brings[group.rank()];
-        let exchanged = self.executor.exchange(plan, |held, totals| {
-            runs.iter().try_for_each(|(dtype, bytes)| {
-                let sums: Vec<&[u8]> = held.iter().map(|(_, sums)| &sums[bytes.clone()]).collect();
-                let totals = &mut totals[bytes.clone()];
-                match dtype {
-                    DType::F32 => exchange_run::<f32>(group, n_grains, brings, own, &sums, totals),
-                    DType::F64 => exchange_run::<f64>(group, n_grains, brings, own, &sums, totals),
-                    DType::F16 => {
-                        exchange_run::<half::f16>(group, n_grains, brings, own, &sums, totals)
-                    }
-                    DType::Bf16 => {
-                        exchange_run::<half::bf16>(group, n_grains, brings, own, &sums, totals)
-                    }
-                    DType::I32 => exchange_run::<i32>(group, n_grains, brings, own, &sums, totals),
-                    DType::I64 => exchange_run::<i64>(group, n_grains, brings, own, &sums, totals),
-                    DType::U8 | DType::Bool => {
-                        exchange_run::<u8>(group, n_grains, brings, own, &sums, totals)
-                    }
-                }
-            })
-        });
-        Ok(exchanged??)
-    }
-
-    /// The totals are the sums of this worker alone.
-    fn sum_own(&mut self, plan: PlanId) -> Result<(), ExchangeError> {
-        let runs = typed_runs(&self.executor, plan)?;
-        self.executor.exchange(plan, |held, totals| {
-            totals.fill(0);
-            for (dtype, bytes) in &runs {
-                for (_, sums) in held.iter() {
-                    add(*dtype, &mut totals[bytes.clone()], &sums[bytes.clone()]);
-                }
-            }
-        })?;
-        Ok(())
-    }
-
-    /// Gives the state to the driver where it waits for the one after so many steps.
-    fn give_state_if_wanted(&mut self, steps: u64) -> Result<(), Halt> {
-        if self.state_wanted != Some(steps) || self.held_step == Some(steps) {
-            return Ok(());
-        }
-        self.state_wanted = None;
-        let tensors = self.tensors()?;
-        let (heads, bytes) = heads(&tensors);
-        let state = FromWorker::State { steps, tensors: heads, losses: Vec::new() };
-        self.driver.say(&state, &bytes).map_err(driver_halt)
-    }
-}
-
-/// Adds sums onto others.
-fn add(dtype: DType, totals: &mut [u8], sums: &[u8]) {
-    fn each<T: bytemuck::Pod + std::ops::Add<Output = T>>(totals: &mut [u8], sums: &[u8]) {
-        let (totals, sums): (&mut [T], &[T]) =
-            (bytemuck::cast_slice_mut(totals), bytemuck::cast_slice(sums));
-        totals.iter_mut().zip(sums).for_each(|(total, sum)| *total = *total + *sum);
-    }
-    match dtype {
-        DType::F32 => each::<f32>(totals, sums),
-        DType::F64 => each::<f64>(totals, sums),
-        DType::F16 => each::<half::f16>(totals, sums),
-        DType::Bf16 => each::<half::bf16>(totals, sums),
-        DType::I32 => each::<i32>(totals, sums),
-        DType::I64 => each::<i64>(totals, sums),
-        DType::U8 | DType::Bool => each::<u8>(totals, sums),
-    }
-}
-
-/// Why an exchange ended.
-pub(super) enum ExchangeError {
-    Collective(CollectiveError),
-    Other(Error),
-}
-
-impl From<manyhands_device::DeviceError> for ExchangeError {
-    fn from(error: manyhands_device::DeviceError) -> Self {
-        ExchangeError::Other(error.into())
-    }
-}
-
-impl From<Error> for ExchangeError {
-    fn from(error: Error) -> Self {
-        ExchangeError::Other(error)
-    }
-}
-
-impl From<CollectiveError> for ExchangeError {
-    fn from(error: CollectiveError) -> Self {
-        ExchangeError::Collective(error)
-    }
-}
-
 fn lost_in(go: &Go, error: impl Into<ExchangeError>) -> Halt {
     let error = match error.into() {
         ExchangeError::Other(error) => return error.into(),
@@ -827,39 +467,6 @@ fn lost_in(go: &Go, error: impl Into<ExchangeError>) -> Halt {
     }
 }
 
-/// The bytes of a set of sums, in runs of one element type.
-fn typed_runs(
-    executor: &StepExecutor,
-    plan: PlanId,
-) -> Result<Vec<(DType, Range<usize>)>, manyhands_device::DeviceError> {
-    let layout = executor.sum_layout(plan)?;
-    let mut runs: Vec<(DType, Range<usize>)> = Vec::new();
-    for sum in &layout.sums {
-        match runs.last_mut() {
-            Some((dtype, _)) if *dtype == sum.dtype => {}
-            Some((_, range)) => {
-                range.end = sum.offset;
-                runs.push((sum.dtype, sum.offset..layout.n_bytes));
-            }
-            None => runs.push((sum.dtype, 0..layout.n_bytes)),
-        }
-    }
-    Ok(runs)
-}
-
-fn exchange_run<T: manyhands_net::collective::Element>(
-    group: &mut Group,
-    n_grains: usize,
-    brings: &[Vec<Range<usize>>],
-    own: &[Range<usize>],
-    sums: &[&[u8]],
-    totals: &mut [u8],
-) -> Result<(), CollectiveError> {
-    let sums: Vec<&[T]> = sums.iter().map(|sum| bytemuck::cast_slice(sum)).collect();
-    let brought = Brought { subtrees: own, sums: &sums };
-    group.all_reduce_tree(n_grains, brings, &brought, bytemuck::cast_slice_mut(totals))
-}
-
 /// The speeds of all members, as each measured its own.
 fn exchange_speeds(group: &mut Group, go: &Go, own: Option<f64>) -> Result<Vec<Option<f64>>, Halt> {
     let own = [own.unwrap_or(f64::NAN)];
@@ -868,50 +475,8 @@ fn exchange_speeds(group: &mut Group, go: &Go, own: Option<f64>) -> Result<Vec<O
     Ok(all.into_iter().map(|seconds| Some(seconds).filter(|s| s.is_finite())).collect())
 }
 
-fn until(stop: &AtomicBool, deadline: Option<Instant>) -> Until<'_> {
+pub(super) fn until(stop: &AtomicBool, deadline: Option<Instant>) -> Until<'_> {
     Until { deadline, stop }
-}
-
-/// What a member is to bring to the first step of a view.
-fn first_part(seat: &manyhands_net::membership::message::Seat) -> Part {
-    let mut grains: Vec<Grains> = seat.done.iter().chain(&seat.to_do).copied().collect();
-    grains.sort();
-    Part { grains: joined(&grains), to_do: seat.to_do.clone() }
-}
-
-/// What members are to do in the next step: as before, unless their speeds say otherwise.
-fn next_parts(go: &Go, n_grains: u32, speeds: &[Option<f64>], before: &[Part]) -> Vec<Part> {
-    let share = |(seat, seconds): (&manyhands_net::membership::message::Seat, &Option<f64>)| {
-        Share { seconds_per_grain: *seconds, done: Vec::new(), is_excused: seat.is_leaving }
-    };
-    let shares: Vec<Share> = go.members.iter().zip(speeds).map(share).collect();
-    let before: Vec<Vec<Grains>> = before.iter().map(|part| part.grains.clone()).collect();
-    let next = rebalance(n_grains, &shares, &before);
-    next.into_iter().map(|grains| Part { to_do: grains.clone(), grains }).collect()
-}
-
-/// Grains with neighbours joined.
-fn joined(grains: &[Grains]) -> Vec<Grains> {
-    let mut all: Vec<Grains> = Vec::new();
-    for one in grains.iter().filter(|grains| !grains.is_empty()) {
-        match all.last_mut() {
-            Some(last) if last.end == one.start => last.end = one.end,
-            _ => all.push(*one),
-        }
-    }
-    all
-}
-
-fn ranges(grains: &[Grains]) -> Vec<Range<usize>> {
-    grains.iter().map(|grains| grains.start as usize..grains.end as usize).collect()
-}
-
-/// The sums that come of these grains.
-fn whole_subtrees(n_grains: usize, grains: &[Grains]) -> Vec<Range<usize>> {
-    joined(grains)
-        .iter()
-        .flat_map(|one| subtrees(n_grains, &(one.start as usize..one.end as usize)))
-        .collect()
 }
 
 /// What a member calls another as.

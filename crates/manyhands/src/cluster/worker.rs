@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use manyhands_device::KERNEL_SET;
 use manyhands_net::control::{Apart, Follower};
-use manyhands_net::host::{host_id, host_name, random_number};
+use manyhands_net::host::{host_id, host_name, own_address_towards, random_number};
 use manyhands_net::membership::identity::Instance;
 use manyhands_net::membership::message::{Go, Join};
 use manyhands_net::membership::worker::{Action, Event, Worker};
@@ -153,13 +153,7 @@ fn work(
 
 /// The address of this machine that others see: the one from which it reaches the coordinator.
 pub(super) fn public_address(coordinator: &str, bind: IpAddr) -> Option<IpAddr> {
-    if !bind.is_unspecified() {
-        return None;
-    }
-    // Nothing is sent: connecting a datagram socket only chooses the way.
-    let socket = std::net::UdpSocket::bind((bind, 0)).ok()?;
-    socket.connect(coordinator).ok()?;
-    Some(socket.local_addr().ok()?.ip())
+    bind.is_unspecified().then(|| own_address_towards(coordinator)).flatten()
 }
 
 /// Has this process end when the one that started it does.

@@ -1,0 +1,84 @@
+//! The sums of a step as bytes: runs of one element type, exchanged with other workers or added here.
+
+use std::ops::Range;
+
+use manyhands_device::{PlanId, StepExecutor};
+use manyhands_net::collective::{Brought, CollectiveError, Group};
+use manyhands_program::DType;
+
+use crate::error::Error;
+
+/// Adds sums onto others.
+pub(super) fn add(dtype: DType, totals: &mut [u8], sums: &[u8]) {
+    fn each<T: bytemuck::Pod + std::ops::Add<Output = T>>(totals: &mut [u8], sums: &[u8]) {
+        let (totals, sums): (&mut [T], &[T]) =
+            (bytemuck::cast_slice_mut(totals), bytemuck::cast_slice(sums));
+        totals.iter_mut().zip(sums).for_each(|(total, sum)| *total = *total + *sum);
+    }
+    match dtype {
+        DType::F32 => each::<f32>(totals, sums),
+        DType::F64 => each::<f64>(totals, sums),
+        DType::F16 => each::<half::f16>(totals, sums),
+        DType::Bf16 => each::<half::bf16>(totals, sums),
+        DType::I32 => each::<i32>(totals, sums),
+        DType::I64 => each::<i64>(totals, sums),
+        DType::U8 | DType::Bool => each::<u8>(totals, sums),
+    }
+}
+
+/// Why an exchange ended.
+pub(super) enum ExchangeError {
+    Collective(CollectiveError),
+    Other(Error),
+}
+
+impl From<manyhands_device::DeviceError> for ExchangeError {
+    fn from(error: manyhands_device::DeviceError) -> Self {
+        ExchangeError::Other(error.into())
+    }
+}
+
+impl From<Error> for ExchangeError {
+    fn from(error: Error) -> Self {
+        ExchangeError::Other(error)
+    }
+}
+
+impl From<CollectiveError> for ExchangeError {
+    fn from(error: CollectiveError) -> Self {
+        ExchangeError::Collective(error)
+    }
+}
+
+/// The bytes of a set of sums, in runs of one element type.
+pub(super) fn typed_runs(
+    executor: &StepExecutor,
+    plan: PlanId,
+) -> Result<Vec<(DType, Range<usize>)>, manyhands_device::DeviceError> {
+    let layout = executor.sum_layout(plan)?;
+    let mut runs: Vec<(DType, Range<usize>)> = Vec::new();
+    for sum in &layout.sums {
+        match runs.last_mut() {
+            Some((dtype, _)) if *dtype == sum.dtype => {}
+            Some((_, range)) => {
+                range.end = sum.offset;
+                runs.push((sum.dtype, sum.offset..layout.n_bytes));
+            }
+            None => runs.push((sum.dtype, 0..layout.n_bytes)),
+        }
+    }
+    Ok(runs)
+}
+
+pub(super) fn exchange_run<T: manyhands_net::collective::Element>(
+    group: &mut Group,
+    n_grains: usize,
+    brings: &[Vec<Range<usize>>],
+    own: &[Range<usize>],
+    sums: &[&[u8]],
+    totals: &mut [u8],
+) -> Result<(), CollectiveError> {
+    let sums: Vec<&[T]> = sums.iter().map(|sum| bytemuck::cast_slice(sum)).collect();
+    let brought = Brought { subtrees: own, sums: &sums };
+    group.all_reduce_tree(n_grains, brings, &brought, bytemuck::cast_slice_mut(totals))
+}
