@@ -6,6 +6,7 @@ usage: bench/hosts.py --manyhands PATH [--only CASE[,CASE]] [--epochs N] [--work
 Each host is a namespace with one worker and one cable to a bridge; the first has the coordinator and the driver as well. Bandwidth is limited by
 `tc tbf`. Delay is made by proxies: a worker's connections, in and out, pass through a process that holds bytes back. Cuts are made at the bridge's
 end of a cable; a one-way cut takes the host's neighbours away from it (a false hardware address), so that it hears all and is heard by nobody.
+The cases overlap_100mbit, overlap_1gbit and overlap_unlimited measure steps and run only when asked for.
 Every byte on the cable of the second host is looked at in the plain case: nothing of the inputs or the model's names may be readable."""
 import argparse, json, os, re, signal, socket, subprocess, sys, tempfile, threading, time
 from pathlib import Path
@@ -153,6 +154,7 @@ def run(arguments, folder, hosts, calm, fault=None, patience=PATIENCE, join=None
             join(cluster)
         for idx in range(hosts.n_hosts):
             cluster.start_worker(f"w{idx}", join=join and idx > 0 and f"{hosts.address(idx)}:{cluster.address.split(':')[1]}" or None)
+        cluster.wait_for_members(hosts.n_hosts)
         out = cluster.folder / "out"
         before = [hosts.n_bytes(idx) for idx in range(hosts.n_hosts)]
         cluster.train(out)
@@ -177,6 +179,8 @@ def run(arguments, folder, hosts, calm, fault=None, patience=PATIENCE, join=None
 
 
 def plain(arguments, folder, hosts, calm):
+    # Inputs are to be on the cable.
+    arguments = argparse.Namespace(**{**vars(arguments), "set": [*arguments.set, "distribute.read=driver"]})
     capture = Capture(hosts.cable(1))
     figures = run(arguments, folder, hosts, calm)
     seen = capture.end()
@@ -187,6 +191,16 @@ def plain(arguments, folder, hosts, calm):
         raise Failed(f"{len(seen)} bytes were captured, and these words in them are readable: {words}")
     # Pictures are mostly zeros; in encrypted bytes 64 zeros in a row do not happen, but headers are padded.
     return {**figures, "captured_mb": round(len(seen) / 1e6, 1), "readable_words": words, "runs_of_zeros": zeros}
+
+
+def reading(arguments, folder, hosts, calm):
+    """Workers that find the data read it: all but the one on the driver's host."""
+    figures = run(arguments, folder, hosts, calm)
+    said = (folder / "driver.txt").read_text()
+    readers = sorted(set(re.findall(r"(w\d+) reads its samples itself", said)))
+    if readers != [f"w{idx}" for idx in range(1, hosts.n_hosts)]:
+        raise Failed(f"{readers} read: {said}")
+    return {**figures, "readers": readers}
 
 
 def bandwidth(arguments, folder, hosts, calm):
@@ -240,7 +254,25 @@ def one_way(arguments, folder, hosts, calm):
     return run(arguments, folder, hosts, calm, fault)
 
 
-CASES = {"plain": plain, "bandwidth": bandwidth, "delay": delay, "partition": partition, "driver_cut": driver_cut, "one_way": one_way}
+def overlap(rate):
+    """Steps whose sums travel during the backward pass, and after it, in turns; meant for a larger model (`--job examples/fashion.toml --workers 2`)."""
+    def measure(arguments, folder, hosts, calm):
+        for idx in range(hosts.n_hosts if rate else 0):
+            hosts.limit(idx, rate)
+        found = {"never": [], "always": []}
+        for turn in range(3):
+            for rule, steps in found.items():
+                own = argparse.Namespace(**{**vars(arguments), "set": [*arguments.set, f"distribute.overlap={rule}"]})
+                figures = run(own, folder / f"{rule}{turn}", hosts, calm, patience=600)
+                steps.append(figures["between_steps_s"]["median"])
+        best = {rule: min(steps) for rule, steps in found.items()}
+        return {"step_s": found, "always_by_never": round(best["always"] / best["never"], 3), "same_bytes": True}
+    return measure
+
+
+# Measurements that run only when they are asked for.
+MEASURED = {"overlap_100mbit": overlap("100mbit"), "overlap_1gbit": overlap("1gbit"), "overlap_unlimited": overlap(None)}
+CASES = {"plain": plain, "reading": reading, "bandwidth": bandwidth, "delay": delay, "partition": partition, "driver_cut": driver_cut, "one_way": one_way}
 
 
 def main():
@@ -248,7 +280,7 @@ def main():
     parser.add_argument("--manyhands", default=str(ROOT / "target/release/manyhands"))
     parser.add_argument("--job", default=str(ROOT / "examples/digits.toml"))
     parser.add_argument("--only", default="")
-    parser.add_argument("--epochs", type=int, default=150)
+    parser.add_argument("--epochs", type=int, default=2000)
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--set", action="append", default=[], help="sets a key of the job; grains of 4 samples unless said, so that all hosts have some")
     parser.add_argument("--keep")
@@ -267,7 +299,7 @@ def main():
         for name in wanted:
             try:
                 with Hosts(arguments.workers) as hosts:
-                    figures[name] = CASES[name](arguments, folder / name, hosts, calm)
+                    figures[name] = {**CASES, **MEASURED}[name](arguments, folder / name, hosts, calm)
             except Failed as failure:
                 failures[name] = str(failure)
             if not arguments.json:

@@ -156,6 +156,15 @@ class Cluster:
     def is_running(self):
         return self.driver.poll() is None
 
+    def wait_for_members(self, n):
+        until = time.time() + PATIENCE
+        while time.time() < until:
+            status = self.status()
+            if status and len(status["members"]) >= n:
+                return
+            time.sleep(0.05)
+        raise Failed(f"there are not {n} workers: {self.tail()}")
+
     def wait_for_step(self, step):
         until = time.time() + PATIENCE
         while time.time() < until and self.is_running():
@@ -402,7 +411,7 @@ def slow(arguments, folder, calm):
         compare(calm["outcome"], outcome(out), "slow")
         steps = sorted(when for when, _, _ in step_times(out))
         return {"cycles": n_cycles, "ms_a_grain": {name: values[-1] for name, values in sorted(seen.items())},
-                "decisions": [line for _, line in cluster.said if "slow" in line or "silent" in line or "dropped" in line][:8],
+                "decisions": [line for _, line in cluster.said if any(word in line for word in ("slower", "rests", "silent", "dropped"))][:8],
                 "seconds_of_steps": round(steps[-1] - steps[0], 2), "calm_seconds": round(calm["seconds"], 2)}
 
 

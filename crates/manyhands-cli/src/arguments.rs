@@ -177,8 +177,8 @@ pub(crate) struct Coordinator {
 
 /// Lend this machine to a cluster.
 ///
-/// Joins a coordinator, at any time, and does the grains of whatever job there is. It needs neither the job nor its data: programs and inputs come from
-/// the one who trains, the state from other workers. Ctrl-C, or `--drain`, ends it after the step at hand, and nothing is lost when it is killed.
+/// Joins a coordinator, at any time, and does the grains of whatever job there is. It needs neither the job nor its data: programs come from
+/// the one who trains, and samples too where it does not find the data itself, the state from other workers. Ctrl-C, or `--drain`, ends it after the step at hand, and nothing is lost when it is killed.
 #[derive(Args)]
 pub(crate) struct Worker {
     /// Where the coordinator is.
@@ -196,6 +196,10 @@ pub(crate) struct Worker {
     /// Threads that it computes with. One for each core unless said.
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
+    /// A folder below which the data of jobs lies on this machine, where it is not where jobs say: of a path such as
+    /// /elsewhere/data/x.csv it takes the longest end (data/x.csv, x.csv) that is there.
+    #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    pub data: Option<PathBuf>,
     /// How it links to other workers.
     #[arg(long, value_name = "KIND", default_value = "auto")]
     pub transport: Transport,

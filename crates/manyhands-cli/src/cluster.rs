@@ -6,12 +6,13 @@ use std::time::Duration;
 use manyhands::Error;
 use manyhands::cluster::{
     CoordinatorProcess, CoordinatorSettings, SECRET_VARIABLE, Secret, Status as ClusterStatus,
-    WorkerSettings, ask_drain, ask_status, run_worker,
+    Watcher, WorkerSettings, ask_drain, ask_status, run_worker,
 };
+use manyhands::net::host::bind_towards;
 
 use crate::arguments::{Coordinator, Status, Worker};
 use crate::exit::{Class, Failure};
-use crate::library::{bind_for, route, secret};
+use crate::library::{route, secret};
 use crate::output::{print, print_json, tell};
 use crate::signals;
 
@@ -81,12 +82,13 @@ pub(crate) fn worker(arguments: &Worker) -> Result<(), Failure> {
     let settings = WorkerSettings {
         coordinator: arguments.join.clone(),
         secret,
-        bind: arguments.bind.unwrap_or_else(|| bind_for(&arguments.join)),
+        bind: arguments.bind.unwrap_or_else(|| bind_towards(&arguments.join)),
         name: arguments.name.clone(),
         threads: arguments.threads.map(std::num::NonZeroUsize::get),
+        data: arguments.data.clone(),
         route: route(arguments.transport),
         drain: signals::stop_flag()?,
-        watcher: Box::new(|_, _| {}),
+        watcher: Watcher::none(),
     };
     let quiet = arguments.quiet;
     run_worker(settings, move |sentence| {
@@ -111,7 +113,11 @@ fn described(status: &ClusterStatus) -> String {
         lines.push(format!("job {job}: {} steps{rate}", status.steps));
     }
     for member in &status.members {
-        let place = if member.is_in_view { "takes part" } else { "waits" };
+        let place = match member.seconds_to_rest {
+            Some(seconds) => format!("rests for {seconds:.0} s more, it held the others up"),
+            None if member.is_in_view => "takes part".to_string(),
+            None => "waits".to_string(),
+        };
         let drain = if member.is_draining { ", leaving" } else { "" };
         let speed = member.seconds_per_grain;
         let speed = speed.map_or(String::new(), |s| format!(", {:.2} ms a grain", s * 1000.0));

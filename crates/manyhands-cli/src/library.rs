@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,6 +12,7 @@ use manyhands::cluster::{
 };
 use manyhands::data::Source;
 use manyhands::job::Draft;
+use manyhands::net::host::bind_towards;
 use manyhands::predictions::{Predicted, PredictionFormat, PredictionWriter};
 use manyhands::train::{Measures, Planned};
 use manyhands::{Error, ErrorClass, Job, Prediction, Report, Trained, Trainer};
@@ -54,7 +54,11 @@ fn job(path: &Path, set: &[String], seed: Option<u64>) -> Result<Job, Failure> {
 }
 
 /// Trains on this machine, or where it is said.
-fn run_on(mut trainer: Trainer, machine: &Machine) -> Result<Report, Failure> {
+fn run_on(
+    mut trainer: Trainer,
+    machine: &Machine,
+    stop: Arc<AtomicBool>,
+) -> Result<Report, Failure> {
     if let Some(n_workers) = machine.workers {
         trainer = trainer.workers(n_workers.get());
     }
@@ -65,13 +69,13 @@ fn run_on(mut trainer: Trainer, machine: &Machine) -> Result<Report, Failure> {
         let cluster = ClusterAddress {
             coordinator: coordinator.clone(),
             secret: secret(machine.secret.as_deref())?,
-            bind: machine.bind.unwrap_or_else(|| bind_for(coordinator)),
+            bind: machine.bind.unwrap_or_else(|| bind_towards(coordinator)),
             route: Route::Auto,
         };
         return Ok(trainer.cluster(cluster).run()?);
     }
     if !machine.processes {
-        return run_launched(trainer, machine);
+        return run_launched(trainer, machine, stop);
     }
     let n_cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let n_workers =
@@ -85,17 +89,22 @@ fn run_on(mut trainer: Trainer, machine: &Machine) -> Result<Report, Failure> {
 }
 
 /// Trains here, unless a launcher started this process as one of several: then rank 0 trains, and the others work for it.
-fn run_launched(trainer: Trainer, machine: &Machine) -> Result<Report, Failure> {
+fn run_launched(
+    trainer: Trainer,
+    machine: &Machine,
+    stop: Arc<AtomicBool>,
+) -> Result<Report, Failure> {
     let threads = machine.threads.map(NonZeroUsize::get).or(trainer.n_threads());
     match launched(threads)? {
         None => Ok(trainer.run()?),
         Some(Launched::Driver(cluster)) => {
-            let report = trainer.cluster(cluster.address()).run()?;
-            cluster.finish()?;
-            Ok(report)
+            let outcome = trainer.cluster(cluster.address()).run();
+            // Whatever came of it, which this rank says.
+            cluster.finish();
+            Ok(outcome?)
         }
         Some(Launched::Worker(worker)) => {
-            worker.run()?;
+            worker.run(stop)?;
             // The rank that has the job says what came of it.
             std::process::exit(Class::Done as i32)
         }
@@ -109,14 +118,6 @@ pub(crate) fn secret(file: Option<&Path>) -> Result<Secret, Failure> {
         None => Secret::from_environment(),
     };
     Ok(secret.map_err(Error::from)?)
-}
-
-/// The address to listen on for others of a cluster: loopback where its coordinator is there.
-pub(crate) fn bind_for(coordinator: &str) -> IpAddr {
-    let host = coordinator.rsplit_once(':').map_or(coordinator, |(host, _)| host);
-    let is_local = host == "localhost"
-        || host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
-    if is_local { Ipv4Addr::LOCALHOST.into() } else { Ipv4Addr::UNSPECIFIED.into() }
 }
 
 pub(crate) fn route(transport: Transport) -> Route {
@@ -137,12 +138,12 @@ pub(crate) fn train(
     let mut trainer = Trainer::of_file(job, &arguments.job)
         .discard_unfinished(arguments.overwrite)
         .callback(progress)
-        .stop_flag(stop);
+        .stop_flag(stop.clone());
     if let Some(out) = &arguments.out {
         trainer = trainer.out(out);
     }
     let folder = trainer.out_folder().to_path_buf();
-    let report = run_on(trainer, &arguments.machine)?;
+    let report = run_on(trainer, &arguments.machine, stop)?;
     Ok(Ended { report, folder })
 }
 
@@ -152,8 +153,8 @@ pub(crate) fn resume(
     progress: Progress,
     stop: Arc<AtomicBool>,
 ) -> Result<Ended, Failure> {
-    let trainer = Trainer::resume(&arguments.dir)?.callback(progress).stop_flag(stop);
-    let report = run_on(trainer, &arguments.machine)?;
+    let trainer = Trainer::resume(&arguments.dir)?.callback(progress).stop_flag(stop.clone());
+    let report = run_on(trainer, &arguments.machine, stop)?;
     Ok(Ended { report, folder: arguments.dir.clone() })
 }
 

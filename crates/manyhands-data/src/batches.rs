@@ -45,20 +45,49 @@ type Message = Result<Arc<Group>, SampleError>;
 #[derive(Debug)]
 struct Group {
     memory: Memory,
-    back: Sender<Memory>,
+    back: Option<Sender<Memory>>,
 }
 
 /// The memory of a group: bytes for each output, and which samples they are.
 #[derive(Debug, Default)]
-struct Memory {
+pub(crate) struct Memory {
     outputs: Vec<Vec<u8>>,
     samples: Vec<u64>,
 }
 
+impl Memory {
+    /// Makes it hold the samples at these places of a walk, and no others.
+    pub(crate) fn fill(
+        &mut self,
+        visit: &mut Visit<'_>,
+        sample_bytes: &[usize],
+        places: &[Range<u64>],
+    ) -> Result<(), SampleError> {
+        let n: u64 = places.iter().map(|range| range.end - range.start).sum();
+        self.prepare(n as usize, sample_bytes);
+        for range in places {
+            visit.move_to(range.start);
+            let n = self.samples.len() + (range.end - range.start) as usize;
+            visit.fill(n, &mut self.samples, &mut self.outputs)?;
+        }
+        Ok(())
+    }
+
+    fn prepare(&mut self, n: usize, sample_bytes: &[usize]) {
+        self.outputs.resize_with(sample_bytes.len(), Vec::new);
+        for (output, bytes) in self.outputs.iter_mut().zip(sample_bytes) {
+            output.resize(n * bytes, 0);
+        }
+        self.samples.clear();
+    }
+}
+
 impl Drop for Group {
     fn drop(&mut self) {
-        // Nobody takes it back when the epoch is over.
-        let _ = self.back.send(std::mem::take(&mut self.memory));
+        if let Some(back) = &self.back {
+            // Nobody takes it back when the epoch is over.
+            let _ = back.send(std::mem::take(&mut self.memory));
+        }
     }
 }
 
@@ -73,6 +102,18 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// A batch of its own.
+    pub(crate) fn new(
+        memory: Memory,
+        back: Option<Sender<Memory>>,
+        sample_bytes: Arc<[usize]>,
+        n_inputs: usize,
+    ) -> Self {
+        let samples = 0..memory.samples.len();
+        let (group, waited) = (Arc::new(Group { memory, back }), Duration::ZERO);
+        Self { group, samples, sample_bytes, n_inputs, waited }
+    }
+
     /// How many samples it has; fewer than asked for in the last batch of an epoch.
     pub fn n_samples(&self) -> usize {
         self.samples.len()
@@ -122,7 +163,7 @@ impl Batches {
         first_batch: usize,
     ) -> Self {
         let first = (first_batch as u64).saturating_mul(batch as u64).min(samples.n_samples);
-        let sample_bytes: Arc<[usize]> = samples.outputs().map(|o| o.sample_bytes()).collect();
+        let sample_bytes = samples.sample_bytes();
         let n_inputs = samples.inputs.len();
         let n_batches = ((samples.n_samples - first) as usize).div_ceil(batch);
         let stop = Arc::new(AtomicBool::new(false));
@@ -218,7 +259,7 @@ impl Drop for Batches {
 }
 
 /// What a thread said when it panicked.
-fn said(panic: &(dyn std::any::Any + Send)) -> String {
+pub(crate) fn said(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked").into()
 }
@@ -239,7 +280,7 @@ impl Filler {
             let n = (self.batch.saturating_mul(n_batches) as u64).min(visit.n_left()) as usize;
             let mut memory: Memory = returned.try_recv().unwrap_or_default();
             let message = match self.fill_group(&mut visit, n, &mut memory) {
-                Ok(()) => Ok(Arc::new(Group { memory, back: back.clone() })),
+                Ok(()) => Ok(Arc::new(Group { memory, back: Some(back.clone()) })),
                 Err(error) => Err(error),
             };
             let last = message.is_err();
@@ -255,11 +296,7 @@ impl Filler {
         n: usize,
         memory: &mut Memory,
     ) -> Result<(), SampleError> {
-        memory.outputs.resize_with(self.sample_bytes.len(), Vec::new);
-        for (output, bytes) in memory.outputs.iter_mut().zip(&*self.sample_bytes) {
-            output.resize(n * bytes, 0);
-        }
-        memory.samples.clear();
+        memory.prepare(n, &self.sample_bytes);
         visit.fill(n, &mut memory.samples, &mut memory.outputs)
     }
 }

@@ -6,6 +6,7 @@
 
 mod error;
 mod files;
+mod objects;
 mod read;
 mod spec;
 
@@ -24,12 +25,15 @@ mod scan;
 mod shuffle;
 mod split;
 mod store;
+mod take;
 mod visit;
 
 pub use batches::{Batch, Batches};
 pub use data::{Data, DataSummary};
 pub use encoding::{Element, Encoding, Input, Labels, Target};
 pub use error::DataError;
+pub use memory::available as available_memory;
+pub use objects::{ObjectError, is_url};
 pub use read::{Block, Origin, Place, ReadError, ReadOptions, Reader, read};
 pub use sample_error::SampleError;
 pub use samples::Part;
@@ -39,3 +43,4 @@ pub use spec::{
     Source, TextSpec, TextUnit, Unknown, WindowSpec,
 };
 pub use split::PartName;
+pub use take::{Take, Takes};

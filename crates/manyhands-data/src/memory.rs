@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::process::{Resource, getrlimit};
 
 /// How many bytes this process can still take, or `None` where the system does not tell.
-pub(crate) fn available() -> Option<u64> {
+pub fn available() -> Option<u64> {
     let limits = [machine(), control_group(), address_space()];
     limits.into_iter().flatten().min()
 }

@@ -83,6 +83,11 @@ impl Samples {
         Blocks::new(self.n_samples, bytes, self.shuffle_window)
     }
 
+    /// Bytes of a sample for each input, then the target.
+    pub(crate) fn sample_bytes(&self) -> Arc<[usize]> {
+        self.outputs().map(Output::sample_bytes).collect()
+    }
+
     /// The inputs, then the target.
     pub(crate) fn outputs(&self) -> impl Iterator<Item = &Output> {
         self.inputs.iter().chain(&self.target)

@@ -11,7 +11,9 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 pub struct DataSpec {
     /// The files to train on: a path or glob, a list of them, or a table of one file per column, such as
-    /// `{ image = "images.idx.gz", label = "labels.idx.gz" }`. Relative paths start at the job file.
+    /// `{ image = "images.idx.gz", label = "labels.idx.gz" }`. Relative paths start at the job file. URLs are read as files are:
+    /// `s3://bucket/folder/part-*.csv`, `gs://`, `az://` (with globs; keys and endpoints come from the environment, such as
+    /// `AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT`), `http://` and `https://`.
     pub train: Source,
     /// The files to test on when training is done, or the share of the training data to hold out for it (0.2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -95,9 +97,9 @@ fn default_true() -> bool {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Source {
-    /// A path or glob.
+    /// A path, glob or URL.
     One(String),
-    /// Several paths or globs, read in this order; the matches of a glob in the order of their names.
+    /// Several paths, globs or URLs, read in this order; the matches of a glob in the order of their names.
     Many(Vec<String>),
     /// One file per column.
     Columns(BTreeMap<String, String>),

@@ -20,17 +20,23 @@ pub(crate) struct Visit<'a> {
     n_left: u64,
     window: Option<Window>,
     next: Option<Window>,
-    /// There is no memory for a second window.
+    /// There is no memory for a second window, or none is worth it.
     is_single: bool,
+    /// Samples are read one by one, wherever they are.
+    is_direct: bool,
     /// Samples to pass over in the first window.
     skip: u64,
     n_opened: u64,
+    /// How many samples the windows before the next one to open have.
+    opened_end: u64,
     scratch: Vec<u8>,
 }
 
 /// A window and, of a spilled store, its records. One without an order was not opened yet and is only memory.
 #[derive(Default)]
 struct Window {
+    /// How many samples the windows before it have.
+    first: u64,
     blocks: Vec<u64>,
     order: Vec<u32>,
     /// Samples visited.
@@ -40,6 +46,14 @@ struct Window {
     n_loaded: usize,
     /// There is no memory for the records.
     is_direct: bool,
+}
+
+impl Window {
+    /// Where in it the sample is that comes after `first` others, if it is one of its own.
+    fn place_of(&self, first: u64) -> Option<usize> {
+        let inside = usize::try_from(first.checked_sub(self.first)?).ok()?;
+        (inside < self.order.len()).then_some(inside)
+    }
 }
 
 impl<'a> Visit<'a> {
@@ -53,9 +67,50 @@ impl<'a> Visit<'a> {
         let order = samples.blocks().epoch(order);
         let (n_opened, skip) = order.seek(first);
         let n_left = samples.n_samples - first;
-        let (window, next, scratch) = (None, None, Vec::new());
-        let is_single = false;
-        Self { samples, order, stop, n_left, window, next, is_single, skip, n_opened, scratch }
+        Self {
+            samples,
+            order,
+            stop,
+            n_left,
+            window: None,
+            next: None,
+            is_single: false,
+            is_direct: false,
+            skip,
+            n_opened,
+            opened_end: first - skip,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// The same without windows in memory: for few samples of a store that has spilled.
+    pub(crate) fn without_windows(mut self) -> Self {
+        (self.is_single, self.is_direct) = (true, true);
+        self
+    }
+
+    /// Goes on with the sample that comes after `first` others, which may lie ahead or behind.
+    pub(crate) fn move_to(&mut self, first: u64) {
+        self.n_left = self.samples.n_samples - first;
+        if let Some(window) = &mut self.window
+            && let Some(inside) = window.place_of(first)
+        {
+            window.at = inside;
+            return;
+        }
+        // What is left of this window is passed over.
+        if let Some(window) = &mut self.window {
+            window.at = window.order.len();
+        }
+        if let Some(next) = &mut self.next {
+            if let Some(inside) = next.place_of(first) {
+                next.at = inside;
+                return;
+            }
+            next.order.clear();
+        }
+        (self.n_opened, self.skip) = self.order.seek(first);
+        self.opened_end = first - self.skip;
     }
 
     /// How many samples are still to be visited.
@@ -63,7 +118,7 @@ impl<'a> Visit<'a> {
         self.n_left
     }
 
-    /// Visits `n` samples.
+    /// Visits samples until `n` are visited.
     pub(crate) fn fill(
         &mut self,
         n: usize,
@@ -150,7 +205,9 @@ impl<'a> Visit<'a> {
         window.order = self.order.window_order(self.n_opened);
         window.at = std::mem::take(&mut self.skip) as usize;
         window.n_loaded = 0;
-        window.is_direct = !self.has_room(window);
+        window.is_direct = self.is_direct || !self.has_room(window);
+        window.first = self.opened_end;
+        self.opened_end += window.order.len() as u64;
         self.n_opened += 1;
     }
 
@@ -171,6 +228,7 @@ impl<'a> Visit<'a> {
             self.is_single = true;
             self.skip = next.at as u64;
             self.n_opened -= 1;
+            self.opened_end = next.first;
             return Ok(());
         }
         let n_blocks = next.blocks.len() * window.at / window.order.len();

@@ -113,6 +113,35 @@ pub struct Launch {
     pub outputs: Vec<BufferId>,
 }
 
+/// Buffers that can be read while a launch runs.
+pub trait ReadBuffers {
+    /// The little-endian bytes of a buffer, if the launch has written it for the last time or writes nothing in its memory.
+    fn bytes(&self, buffer: BufferId) -> Option<&[u8]>;
+}
+
+/// A moment of a launch at which its caller may look at what is there.
+pub struct Moment<'a> {
+    finals: &'a [BufferId],
+    read: &'a dyn ReadBuffers,
+}
+
+impl<'a> Moment<'a> {
+    /// A moment at which these have become final.
+    pub fn new(finals: &'a [BufferId], read: &'a dyn ReadBuffers) -> Moment<'a> {
+        Moment { finals, read }
+    }
+
+    /// The outputs, and parameters with an update, that have had their last value since the moment before.
+    pub fn finals(&self) -> &'a [BufferId] {
+        self.finals
+    }
+
+    /// The little-endian bytes of a buffer that has its last value, or in whose memory the launch writes nothing.
+    pub fn bytes(&self, buffer: BufferId) -> Option<&'a [u8]> {
+        self.read.bytes(buffer)
+    }
+}
+
 /// Executes programs.
 pub trait Device: Send {
     /// What it is.
@@ -165,6 +194,16 @@ pub trait Device: Send {
     /// useful; the device itself goes on. Launches must not depend on each other: none may write what another reads or writes. One launch
     /// has the whole device; several may share it side by side.
     fn run(&mut self, launches: &[Launch]) -> Result<(), DeviceError>;
+
+    /// Runs one launch and calls `announce` while it runs, in the thread of the caller, which goes on computing only when
+    /// that is done. From the first moment at which something is final there are moments now and then until the end, some
+    /// of them without anything new; each output and each updated parameter becomes final at one of them. After an error what
+    /// was announced is of no use. A device that cannot tell announces all at the end.
+    fn run_announcing(
+        &mut self,
+        launch: &Launch,
+        announce: &mut dyn FnMut(Moment<'_>),
+    ) -> Result<(), DeviceError>;
 
     /// A buffer that holds a tensor.
     fn upload(&mut self, tensor: &Tensor) -> Result<BufferId, DeviceError> {

@@ -9,6 +9,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use manyhands_device::FollowSums;
 use manyhands_program::{Adam, Optimizer};
 use training::Worker;
 
@@ -43,11 +44,24 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// One step; the totals are whatever the first set of sums holds.
+/// Counts the sums that it is told.
+struct Counted(usize);
+
+impl FollowSums for Counted {
+    fn take(&mut self, _: usize, _: usize, _: &[&[u8]]) {
+        self.0 += 1;
+    }
+}
+
+/// One step, the last grains of which are followed; the totals are whatever the first set of sums holds.
 fn step(worker: &mut Worker, calls: &[&[Range<usize>]]) {
     let plan = worker.plan;
     worker.step.begin_step(plan).unwrap();
+    let (last, calls) = calls.split_last().unwrap();
     calls.iter().for_each(|grains| worker.step.run_grains(plan, grains).unwrap());
+    let mut counted = Counted(0);
+    worker.step.run_grains_announcing(plan, last, &mut counted, || true).unwrap();
+    assert!(counted.0 > 0);
     worker.step.exchange(plan, |sums, totals| totals.copy_from_slice(sums.bytes(0))).unwrap();
     worker.step.run_update(plan).unwrap();
 }

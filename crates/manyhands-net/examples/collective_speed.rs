@@ -4,13 +4,18 @@
 //! --sizes 4096,1048576 --algorithm direct|halving_doubling|hierarchical|ring|auto [--hosts N] [--rounds N] [--json]`
 //!
 //! With more than one host, ranks fall into blocks that are linked by TCP.
+//!
+//! `--leaves N` measures sums over so many leaves, as a step of training exchanges them; `--buckets N` begins them bucket by bucket, and
+//! `--computing US` computes so long in every round, a part before each bucket. Times hold it.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a wrong argument ends it, and says so; the answer goes out
 
 use std::process::Command;
 
 use manyhands_net::collective::Algorithm;
-use manyhands_net::measure::{Settings, Transport, run_processes, serve_child};
+use manyhands_net::measure::{
+    Leaves, Settings, Transport, run_leaves_processes, run_processes, serve_child,
+};
 use serde::Deserialize;
 
 const CHILD: &str = "--child";
@@ -30,6 +35,7 @@ fn main() {
         algorithm: Algorithm::Direct,
         n_rounds: None,
     };
+    let mut leaves = Leaves { n_leaves: 0, n_buckets: 0, computing_us: 0 };
     let mut as_json = false;
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
@@ -44,6 +50,9 @@ fn main() {
             }
             "--algorithm" => settings.algorithm = by_name(&value()),
             "--rounds" => settings.n_rounds = Some(value().parse().unwrap()),
+            "--leaves" => leaves.n_leaves = value().parse().unwrap(),
+            "--buckets" => leaves.n_buckets = value().parse().unwrap(),
+            "--computing" => leaves.computing_us = value().parse().unwrap(),
             "--json" => as_json = true,
             _ => panic!("what is {argument}?"),
         }
@@ -53,7 +62,10 @@ fn main() {
         command.arg(CHILD);
         command
     };
-    let rows = run_processes(&settings, child).unwrap();
+    let rows = match leaves.n_leaves {
+        0 => run_processes(&settings, child).unwrap(),
+        _ => run_leaves_processes(&settings, leaves, child).unwrap(),
+    };
     if as_json {
         return println!("{}", serde_json::to_string(&rows).unwrap());
     }

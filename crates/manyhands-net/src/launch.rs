@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::host::split_address;
+
 /// The variable with the rank of a process that was started by hand or by manyhands.
 pub const RANK_VARIABLE: &str = "MANYHANDS_RANK";
 /// The variable with the number of ranks.
@@ -118,7 +120,9 @@ pub enum LaunchError {
         size: usize,
     },
     /// An address that is none.
-    #[error("{variable} should be host:port, but is {value:?}")]
+    #[error(
+        "{variable} should be host:port (an IPv6 address in brackets, as in [::1]:7070), but is {value:?}"
+    )]
     NotAnAddress {
         /// The variable.
         variable: &'static str,
@@ -353,10 +357,7 @@ impl Variables<'_> {
 /// A meeting at an address; one that only this machine can reach needs no more than a name.
 fn meeting_at(variable: &'static str, address: &str, job: &str) -> Result<Meeting, LaunchError> {
     let bad = || LaunchError::NotAnAddress { variable, value: address.to_string() };
-    let (host, port) = address.rsplit_once(':').ok_or_else(bad)?;
-    if host.is_empty() || port.parse::<u16>().map_or(true, |port| port == 0) {
-        return Err(bad());
-    }
+    let (host, _) = split_address(address).filter(|(_, port)| *port != 0).ok_or_else(bad)?;
     Ok(match is_loopback(host) {
         true => Meeting::Here { job: format!("at-{job}") },
         false => Meeting::At(address.to_string()),
@@ -364,7 +365,6 @@ fn meeting_at(variable: &'static str, address: &str, job: &str) -> Result<Meetin
 }
 
 fn is_loopback(host: &str) -> bool {
-    let host = host.trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 

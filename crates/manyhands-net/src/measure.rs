@@ -3,6 +3,10 @@
 //! [`run`] measures in a group that is there. [`run_processes`] starts processes, links them and gives what the first measured: each of them
 //! must call [`serve_child`], which talks with its parent in lines of JSON over its standard input and output.
 
+mod leaves;
+
+pub use leaves::Leaves;
+
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -15,6 +19,7 @@ use crate::host::host_id;
 use crate::secure::{SECRET_VARIABLE, Secret, SecretError};
 use crate::station::{Route, Station, StationError};
 use crate::transport::{Link, LinkError, in_process};
+use leaves::LeafSums;
 
 /// How long linking may take.
 const LINKING: Duration = Duration::from_secs(20);
@@ -126,17 +131,46 @@ pub enum MeasureError {
 #[derive(Serialize, Deserialize)]
 struct Task {
     settings: Settings,
+    leaves: Option<Leaves>,
     rank: usize,
 }
 
 /// Measures in a group; all ranks call it with the same settings and get their own times.
 pub fn run(group: &mut Group, settings: &Settings) -> Result<Vec<Row>, MeasureError> {
-    settings.sizes.iter().map(|&n_bytes| run_size(group, settings, n_bytes)).collect()
+    run_any(group, settings, None)
+}
+
+/// The same of sums over leaves.
+pub fn run_leaves(
+    group: &mut Group,
+    settings: &Settings,
+    leaves: Leaves,
+) -> Result<Vec<Row>, MeasureError> {
+    run_any(group, settings, Some(leaves))
+}
+
+fn run_any(
+    group: &mut Group,
+    settings: &Settings,
+    leaves: Option<Leaves>,
+) -> Result<Vec<Row>, MeasureError> {
+    let sizes = settings.sizes.iter();
+    sizes
+        .map(|&n_bytes| match leaves {
+            None => run_size(group, settings, n_bytes),
+            Some(leaves) => {
+                let mut sums = LeafSums::new(group, leaves, n_bytes / size_of::<f32>());
+                sums.round(group, settings)?;
+                sums.check(n_bytes)?;
+                let row = time(group, settings, n_bytes, |group| sums.round(group, settings))?;
+                sums.check(n_bytes)?;
+                Ok(row)
+            }
+        })
+        .collect()
 }
 
 fn run_size(group: &mut Group, settings: &Settings, n_bytes: usize) -> Result<Row, MeasureError> {
-    let bounded = (BYTES_PER_SIZE / n_bytes.max(1)).clamp(ROUNDS.0, ROUNDS.1);
-    let n_rounds = settings.n_rounds.unwrap_or(bounded).max(1);
     let size = group.size();
     let mut values = vec![group.rank() as f32 + 1.0; n_bytes / size_of::<f32>()];
     group.all_reduce_by(&mut values, Reduction::Sum, settings.algorithm)?;
@@ -146,21 +180,36 @@ fn run_size(group: &mut Group, settings: &Settings, n_bytes: usize) -> Result<Ro
     }
     // Zeros stay zeros, however often they are added.
     values.fill(0.0);
+    let round =
+        |group: &mut Group| group.all_reduce_by(&mut values, Reduction::Sum, settings.algorithm);
+    time(group, settings, n_bytes, round)
+}
+
+/// Times the rounds of one size.
+fn time(
+    group: &mut Group,
+    settings: &Settings,
+    n_bytes: usize,
+    mut round: impl FnMut(&mut Group) -> Result<(), CollectiveError>,
+) -> Result<Row, MeasureError> {
+    let bounded = (BYTES_PER_SIZE / n_bytes.max(1)).clamp(ROUNDS.0, ROUNDS.1);
+    let n_rounds = settings.n_rounds.unwrap_or(bounded).max(1);
     let mut times = Vec::with_capacity(n_rounds);
     for _ in 0..2 + n_rounds / 10 {
-        group.all_reduce_by(&mut values, Reduction::Sum, settings.algorithm)?;
+        round(group)?;
     }
     group.barrier()?;
     let start = Instant::now();
     for _ in 0..n_rounds {
         let start = Instant::now();
-        group.all_reduce_by(&mut values, Reduction::Sum, settings.algorithm)?;
+        round(group)?;
         times.push(start.elapsed());
     }
     let mean = start.elapsed() / n_rounds as u32;
     times.sort_unstable();
     let us = |time: Duration| time.as_secs_f64() * 1e6;
     let median_us = us(times[n_rounds / 2]);
+    let size = group.size();
     let moved = 2.0 * (size - 1) as f64 / size as f64 * n_bytes as f64;
     let bandwidth = moved / median_us / 1e3;
     let (mean_us, best_us) = (us(mean), us(times[0]));
@@ -169,6 +218,10 @@ fn run_size(group: &mut Group, settings: &Settings, n_bytes: usize) -> Result<Ro
 
 /// Measures among threads of this process.
 pub fn run_threads(settings: &Settings) -> Result<Vec<Row>, MeasureError> {
+    run_any_threads(settings, None)
+}
+
+fn run_any_threads(settings: &Settings, leaves: Option<Leaves>) -> Result<Vec<Row>, MeasureError> {
     check(settings)?;
     let n = settings.n_processes;
     let mut links: Vec<Vec<Option<Box<dyn Link>>>> = Vec::with_capacity(n);
@@ -184,7 +237,7 @@ pub fn run_threads(settings: &Settings) -> Result<Vec<Row>, MeasureError> {
     }
     std::thread::scope(|scope| {
         let measure = |(rank, links): (usize, Vec<Option<Box<dyn Link>>>)| {
-            scope.spawn(move || run(&mut Group::new(rank, links)?, settings))
+            scope.spawn(move || run_any(&mut Group::new(rank, links)?, settings, leaves))
         };
         let threads: Vec<_> = links.into_iter().enumerate().map(measure).collect();
         let rows = threads.into_iter().map(|thread| thread.join());
@@ -200,8 +253,25 @@ pub fn run_processes(
     settings: &Settings,
     child_command: impl Fn() -> Command,
 ) -> Result<Vec<Row>, MeasureError> {
+    run_any_processes(settings, None, child_command)
+}
+
+/// As [`run_processes`], of sums over leaves.
+pub fn run_leaves_processes(
+    settings: &Settings,
+    leaves: Leaves,
+    child_command: impl Fn() -> Command,
+) -> Result<Vec<Row>, MeasureError> {
+    run_any_processes(settings, Some(leaves), child_command)
+}
+
+fn run_any_processes(
+    settings: &Settings,
+    leaves: Option<Leaves>,
+    child_command: impl Fn() -> Command,
+) -> Result<Vec<Row>, MeasureError> {
     if settings.transport == Transport::Inproc {
-        return run_threads(settings);
+        return run_any_threads(settings, leaves);
     }
     check(settings)?;
     let secret = Secret::random()?;
@@ -209,7 +279,7 @@ pub fn run_processes(
         let mut command = child_command();
         command.env(SECRET_VARIABLE, secret.text());
         let mut one = Process::start(rank, command)?;
-        one.say(&Task { settings: settings.clone(), rank })?;
+        one.say(&Task { settings: settings.clone(), leaves, rank })?;
         Ok(one)
     };
     let processes: Result<Vec<Process>, MeasureError> =
@@ -315,7 +385,7 @@ pub fn serve_child() -> Result<(), MeasureError> {
             std::cmp::Ordering::Equal => None,
             std::cmp::Ordering::Less => {
                 let key = format!("measure/{rank}");
-                Some(station.call(&addresses[other][which], host_id(), &key, deadline)?)
+                Some(station.call(&addresses[other][which], host_id(), &key, deadline, || false)?)
             }
             std::cmp::Ordering::Greater => {
                 Some(station.await_call(&format!("measure/{other}"), deadline, || false)?)
@@ -323,7 +393,7 @@ pub fn serve_child() -> Result<(), MeasureError> {
         })
     };
     let links: Result<Vec<_>, StationError> = (0..addresses.len()).map(link).collect();
-    let rows = run(&mut Group::new(rank, links?)?, &task.settings)?;
+    let rows = run_any(&mut Group::new(rank, links?)?, &task.settings, task.leaves)?;
     say(&mut output, &rows).map_err(failed)?;
     // The parent closes the input when all are done: nobody leaves while others still talk.
     let _ = input.read_line(&mut String::new());

@@ -16,7 +16,7 @@ use crate::host::{host_id, random_number};
 use crate::secure::{Purpose, Secret, SecureLink};
 use crate::transport::{Link, LinkError, TcpLink, shared_memory};
 use crate::wire::{
-    Admitted, DialError, Doorman, DoormanError, DoormanSettings, Refusals, Socket, dial,
+    Admitted, DialError, Doorman, DoormanError, DoormanSettings, Refusals, Socket, dial_unless,
 };
 
 /// Bytes that a ring in shared memory holds.
@@ -25,6 +25,8 @@ pub(crate) const RING: usize = 1 << 20;
 const MOST_WAITING: usize = 256;
 /// How often somebody who waits looks whether to give up.
 const LOOK_UP: Duration = Duration::from_millis(20);
+/// How long one who has called may take to offer memory.
+const OFFERING: Duration = Duration::from_secs(2);
 
 /// What connections between two members of a cluster are for.
 pub const PEER: Purpose = Purpose(2);
@@ -56,7 +58,7 @@ struct Hello {
 pub enum StationError {
     /// No address of the other answers.
     #[error("{0}")]
-    Dial(#[from] DialError),
+    Dial(DialError),
     /// The connection failed after the handshake.
     #[error("the link to {peer} failed: {source}")]
     Link {
@@ -90,6 +92,31 @@ pub enum StationError {
     /// The other has no address.
     #[error("the other side has no address")]
     NoAddress,
+    /// Others cannot be told where this process is.
+    #[error(
+        "no address of this machine was found at which others can reach it: pass one of its addresses (--bind ADDRESS)"
+    )]
+    NoOwnAddress,
+}
+
+impl From<DialError> for StationError {
+    fn from(error: DialError) -> StationError {
+        match error {
+            DialError::Aborted { .. } => StationError::Aborted,
+            error => StationError::Dial(error),
+        }
+    }
+}
+
+/// What others are told instead of "all addresses", where a process of the coordinator's cluster listens on all.
+pub fn public_address(coordinator: &str, bind: IpAddr) -> Result<Option<IpAddr>, StationError> {
+    if !bind.is_unspecified() {
+        return Ok(None);
+    }
+    let found = crate::host::public_address(coordinator);
+    // One of another family would lead to where nobody listens.
+    let found = found.filter(|ip| ip.is_ipv4() == bind.is_ipv4());
+    found.map(Some).ok_or(StationError::NoOwnAddress)
 }
 
 /// A call: what the caller says it is, and the link to it.
@@ -166,13 +193,14 @@ impl Station {
         self.doorman.refusals()
     }
 
-    /// Calls another by one of its addresses, as `key`.
+    /// Calls another by one of its addresses, as `key`. `gives_up` is asked every few milliseconds, so that one who accepts and does not answer keeps nobody.
     pub fn call(
         &self,
         addresses: &[String],
         host: &str,
         key: &str,
         deadline: Instant,
+        gives_up: impl Fn() -> bool,
     ) -> Result<Box<dyn Link>, StationError> {
         let hello = Hello { key: key.to_string(), host: host_id().to_string(), route: self.route };
         let hello = serde_json::to_vec(&hello).unwrap_or_default();
@@ -182,8 +210,9 @@ impl Station {
         let mut last = StationError::NoAddress;
         for address in usable {
             let left = deadline.saturating_duration_since(Instant::now());
-            match dial(address, &self.secret, PEER, &hello, left) {
-                Ok(admitted) => return self.link(admitted, true, deadline),
+            match dial_unless(address, &self.secret, PEER, &hello, left, &gives_up) {
+                Ok(admitted) => return self.link(admitted, true, deadline, &gives_up),
+                Err(error @ DialError::Aborted { .. }) => return Err(error.into()),
                 Err(error) => last = error.into(),
             }
         }
@@ -205,7 +234,7 @@ impl Station {
                 && let Some((_, admitted)) = calls.remove(place)
             {
                 drop(calls);
-                return self.link(admitted, false, deadline);
+                return self.link(admitted, false, deadline, &gives_up);
             }
             if gives_up() {
                 return Err(StationError::Aborted);
@@ -228,10 +257,8 @@ impl Station {
                 && let Some((key, admitted)) = calls.remove(place)
             {
                 drop(calls);
-                return Some((
-                    key,
-                    self.link(admitted, false, Instant::now() + Duration::from_secs(2)),
-                ));
+                let deadline = Instant::now() + OFFERING;
+                return Some((key, self.link(admitted, false, deadline, &|| false)));
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -248,6 +275,7 @@ impl Station {
         admitted: Admitted,
         calls: bool,
         deadline: Instant,
+        gives_up: &dyn Fn() -> bool,
     ) -> Result<Box<dyn Link>, StationError> {
         let Admitted { socket, peer, established } = admitted;
         let theirs = serde_json::from_slice::<Hello>(&established.hello).ok();
@@ -257,7 +285,7 @@ impl Station {
         let link = match socket {
             Socket::Unix(stream) => match calls {
                 true => shared_memory::offer(stream, RING),
-                false => shared_memory::accept(stream, deadline),
+                false => shared_memory::accept_unless(stream, deadline, gives_up),
             }
             .map(|link| Box::new(link) as Box<dyn Link>),
             Socket::Tcp(stream) => TcpLink::new(stream).map(|link| match is_encrypted {
@@ -265,6 +293,9 @@ impl Station {
                 false => Box::new(link),
             }),
         };
-        link.map_err(|source| StationError::Link { peer, source })
+        link.map_err(|source| match source {
+            LinkError::Aborted => StationError::Aborted,
+            source => StationError::Link { peer, source },
+        })
     }
 }

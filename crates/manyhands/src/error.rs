@@ -60,6 +60,26 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+    /// A worker holds other sums of a step than all agreed on. Never seen; going on would give wrong bits.
+    #[error(
+        "a mistake of manyhands: sums of grains {held:?} are held where {wanted:?} were to be done"
+    )]
+    OtherSums {
+        /// The grains of the sums that are held.
+        held: Vec<std::ops::Range<usize>>,
+        /// Those that were to be done.
+        wanted: Vec<std::ops::Range<usize>>,
+    },
+    /// A worker cannot read what it must read itself.
+    #[error(
+        "worker {worker} cannot read the training data, as `distribute.read = \"workers\"` asks: {reason}"
+    )]
+    WorkerCannotRead {
+        /// Its name.
+        worker: String,
+        /// Why, with the file.
+        reason: String,
+    },
     /// The coordinator will not be reached, however often it is tried.
     #[error("the cluster cannot be joined: {reason}")]
     NoCoordinator {
@@ -84,6 +104,14 @@ pub enum Error {
         program: PathBuf,
         /// What the system said.
         source: std::io::Error,
+    },
+    /// A rank of a launch failed.
+    #[error("rank {rank}: {source}")]
+    Rank {
+        /// Which.
+        rank: usize,
+        /// What failed there.
+        source: Box<Error>,
     },
     /// This process has no place in the network.
     #[error(transparent)]
@@ -217,6 +245,7 @@ impl Error {
     /// The class of an error.
     pub fn class(&self) -> ErrorClass {
         match self {
+            Error::Rank { source, .. } => source.class(),
             Error::Grain { .. }
             | Error::Job(_)
             | Error::Check(_)
@@ -224,9 +253,11 @@ impl Error {
             | Error::Choice { .. }
             | Error::NoClasses
             | Error::ClassWeight { .. } => ErrorClass::Job,
-            Error::Data(_) | Error::NoLabels | Error::NoTest | Error::DataChanged { .. } => {
-                ErrorClass::Data
-            }
+            Error::Data(_)
+            | Error::NoLabels
+            | Error::NoTest
+            | Error::WorkerCannotRead { .. }
+            | Error::DataChanged { .. } => ErrorClass::Data,
             Error::Model(error) if matches!(**error, ModelError::Choice { .. }) => ErrorClass::Job,
             Error::Program(error) if matches!(**error, ProgramError::Setting { .. }) => {
                 ErrorClass::Job
@@ -257,6 +288,7 @@ impl Error {
             | Error::Secret(_)
             | Error::System(_) => ErrorClass::Cluster,
             Error::NoStep
+            | Error::OtherSums { .. }
             | Error::TooLarge { .. }
             | Error::Device(_)
             | Error::Tensor(_)

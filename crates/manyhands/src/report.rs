@@ -82,6 +82,9 @@ pub struct Seconds {
     pub compute: f64,
     /// Waiting for the next batch.
     pub input: f64,
+    /// Waiting until a worker process is there and ready; nothing where this process computes itself.
+    #[serde(default)]
+    pub workers: f64,
     /// Validation and test.
     pub evaluation: f64,
     /// Writing checkpoints and the model.
@@ -93,15 +96,16 @@ pub struct Seconds {
 impl Seconds {
     /// With all else as what the named parts leave of the total.
     pub fn with_other(self) -> Seconds {
-        let named = self.reading + self.compute + self.input + self.evaluation + self.checkpoints;
+        let named: f64 = Seconds { other: 0.0, ..self }.parts().iter().map(|(_, part)| part).sum();
         Seconds { other: (self.total - named).max(0.0), ..self }
     }
 
     /// The parts by name, in the order in which they are told.
-    pub fn parts(&self) -> [(&'static str, f64); 6] {
+    pub fn parts(&self) -> [(&'static str, f64); 7] {
         [
             ("compute", self.compute),
             ("waiting for input", self.input),
+            ("waiting for workers", self.workers),
             ("evaluation", self.evaluation),
             ("checkpoints", self.checkpoints),
             ("reading", self.reading),

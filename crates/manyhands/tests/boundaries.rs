@@ -17,7 +17,13 @@ const ALLOWED: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that belong to one place only: at the edge.
-const AT_THE_EDGE: &[(&str, &str)] = &[("clap", "manyhands-cli"), ("anyhow", "manyhands-cli")];
+const AT_THE_EDGE: &[(&str, &str)] = &[
+    ("clap", "manyhands-cli"),
+    ("anyhow", "manyhands-cli"),
+    ("object_store", "manyhands-data"),
+    ("reqwest", "manyhands-data"),
+    ("tokio", "manyhands-data"),
+];
 
 /// The dependencies that a manifest names, for whatever target or kind, without those for tests.
 fn dependencies(manifest: &str) -> Vec<String> {

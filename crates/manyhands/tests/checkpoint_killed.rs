@@ -8,7 +8,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::Instant;
 
 use manyhands::checkpoint::{
     Checkpoint, CheckpointFolder, CheckpointWriter, Keep, NamedTensor, State,
@@ -55,8 +55,10 @@ fn saves_until_killed() {
     }
 }
 
-/// Starts the child, waits for its first saves, kills it after `delay` more; gives the last step it said to have saved.
-fn save_and_kill(folder: &Path, delay: Duration) -> u64 {
+/// Starts the child, waits for its first save, kills it after `share` of twice the time that took; gives the last step it
+/// said to have saved.
+fn save_and_kill(folder: &Path, share: f64) -> u64 {
+    let begin = Instant::now();
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "saves_until_killed", "--ignored", "--nocapture"])
         .env(FOLDER, folder)
@@ -68,7 +70,7 @@ fn save_and_kill(folder: &Path, delay: Duration) -> u64 {
         .map_while(Result::ok)
         .filter_map(|line| line.strip_prefix("saved ")?.parse::<u64>().ok());
     let first = saved.next().expect("the child saves");
-    std::thread::sleep(delay);
+    std::thread::sleep(begin.elapsed().mul_f64(2.0 * share));
     child.kill().unwrap();
     let last = saved.last().unwrap_or(first);
     child.wait().unwrap();
@@ -80,9 +82,9 @@ fn kill_minus_9_at_any_moment_leaves_a_whole_latest_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let (mut n_cut_short, mut was_published) = (0, false);
-    // Enough rounds that some kills fall into a save; more of them on a machine where that is rare.
+    // Enough rounds that some kills fall into a save and one after a model is published; more of them on a machine where that is rare.
     for round in 0..200u64 {
-        let acknowledged = save_and_kill(&out, Duration::from_micros(round * 7919 % 20_000));
+        let acknowledged = save_and_kill(&out, (round * 7919 % 20_000) as f64 / 20_000.0);
         let partial = fs::read_dir(out.join("checkpoints"))
             .unwrap()
             .any(|entry| entry.unwrap().file_name().to_string_lossy().starts_with(".writing-"));
@@ -96,7 +98,7 @@ fn kill_minus_9_at_any_moment_leaves_a_whole_latest_checkpoint() {
         let published = reader.published().unwrap();
         assert!(published.is_some() || !was_published, "the published model went away");
         was_published |= published.is_some();
-        if n_cut_short >= 5 && round >= 20 {
+        if n_cut_short >= 5 && round >= 20 && was_published {
             break;
         }
     }

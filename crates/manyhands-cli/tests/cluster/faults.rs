@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::fleet::{Fleet, PATIENCE, assert_calm, long_scene};
+use crate::fleet::{Fleet, PATIENCE, assert_calm, long_scene, scene_for_newcomers};
 
 #[test]
 fn six_killed_workers_are_replaced() {
@@ -79,7 +79,7 @@ fn everything_killed_is_resumed_with_another_number() {
         let out = format!("out{round}");
         let mut fleet = Fleet::start(&scene, 2);
         fleet.train(&out, &[]);
-        fleet.wait_for_steps(250);
+        fleet.wait_for_checkpoint(&out);
         fleet.kill("driver");
         drop(fleet);
         assert!(!scene.path(&format!("{out}/report.json")).exists(), "it was over");
@@ -95,7 +95,7 @@ fn everything_killed_is_resumed_with_another_number() {
 
 #[test]
 fn a_worker_that_comes_late_takes_part() {
-    let scene = long_scene();
+    let scene = scene_for_newcomers();
     let mut fleet = Fleet::start(&scene, 1);
     fleet.train("out", &[]);
     fleet.wait_for_steps(20);

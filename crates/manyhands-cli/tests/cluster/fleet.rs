@@ -1,9 +1,10 @@
 //! Processes of a cluster on this machine, which end with the test that started them.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -16,26 +17,45 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// A job of some seconds on which faults have time to fall: its layers, and rows that full steps and grains do not divide.
 const LONG_JOB: (&str, usize) = ("dense 96 relu", 8_009);
 
+/// Its epochs, and those of the one on which somebody who joins has time to be taken in: a view costs what the disk of the
+/// coordinator's log takes, and is made when the steps since the last one were worth many times that.
+const N_EPOCHS: u64 = 24;
+const N_EPOCHS_FOR_NEWCOMERS: u64 = 72;
+
 /// A folder with the long job.
 pub(crate) fn long_scene() -> Scene {
+    scene_of(N_EPOCHS)
+}
+
+/// A folder with the long job for those who come late.
+pub(crate) fn scene_for_newcomers() -> Scene {
+    scene_of(N_EPOCHS_FOR_NEWCOMERS)
+}
+
+fn scene_of(n_epochs: u64) -> Scene {
     let scene = Scene::empty();
     scene.write("train.csv", table(LONG_JOB.1));
     let layers = format!("\"{0}\", \"{0}\"", LONG_JOB.0);
-    let job = JOB.replace("\"dense 16 relu\"", &layers).replace("epochs = 10", "epochs = 24");
+    let job = JOB.replace("\"dense 16 relu\"", &layers);
+    let job = job.replace("epochs = 10", &format!("epochs = {n_epochs}"));
     // Slowly, so that there is something to learn until the end.
     let job = job.replace("rate = 0.01", "rate = 0.0003");
     scene.write("job.toml", job + "\n[output]\ncheckpoint_seconds = 0.2\n");
     scene
 }
 
-/// The model of the long job when nobody disturbs its one worker, and the loss of every step.
-pub(crate) fn calm() -> &'static (Vec<u8>, Value) {
-    static CALM: OnceLock<(Vec<u8>, Value)> = OnceLock::new();
-    CALM.get_or_init(|| {
-        let scene = long_scene();
+/// A model, and what the last checkpoint knows of how it came to be.
+type Calm = Arc<(Vec<u8>, Value)>;
+
+/// What the long job comes to when nobody disturbs its one worker.
+fn calm(n_epochs: u64) -> Calm {
+    static CALM: Mutex<BTreeMap<u64, Calm>> = Mutex::new(BTreeMap::new());
+    let train = || {
+        let scene = scene_of(n_epochs);
         scene.succeed(&["train", "job.toml", "--out", "out", "--workers", "1", "--quiet"]);
-        (scene.read("out/model.safetensors"), ledger(&scene, "out"))
-    })
+        Arc::new((scene.read("out/model.safetensors"), ledger(&scene, "out")))
+    };
+    CALM.lock().unwrap().entry(n_epochs).or_insert_with(train).clone()
 }
 
 /// What the last checkpoint knows of the run: its history, and every step with its loss.
@@ -45,16 +65,30 @@ pub(crate) fn ledger(scene: &Scene, out: &str) -> Value {
     scene.json(&format!("{out}/checkpoints/{last}"))
 }
 
-/// Asserts that a run of the long job came to what it comes to undisturbed.
+/// What the long job of a scene comes to undisturbed.
+fn calm_of(scene: &Scene) -> Calm {
+    let job = String::from_utf8(scene.read("job.toml")).unwrap();
+    let is_of = |n_epochs: &u64| job.contains(&format!("epochs = {n_epochs}\n"));
+    calm([N_EPOCHS, N_EPOCHS_FOR_NEWCOMERS].into_iter().find(is_of).expect("a long job"))
+}
+
+/// Asserts that a run of a long job came to what it comes to undisturbed.
 pub(crate) fn assert_calm(scene: &Scene, out: &str) {
-    let (model, state) = calm();
-    let found = ledger(scene, out);
-    for key in ["epoch", "step", "samples", "history"] {
-        assert_eq!(found[key], state[key], "{key}");
-    }
+    assert_done_once(scene, out);
+    let calm = calm_of(scene);
+    let (found, (model, state)) = (ledger(scene, out), &*calm);
+    assert_eq!(found["history"], state["history"]);
     assert_eq!(found["extra"]["losses"], state["extra"]["losses"]);
     assert!(*model == scene.read(&format!("{out}/model.safetensors")), "other bytes");
     assert_eq!(scene.half_written(), Vec::<String>::new());
+}
+
+/// Asserts that a run of a long job did every step once.
+pub(crate) fn assert_done_once(scene: &Scene, out: &str) {
+    let (found, calm) = (ledger(scene, out), calm_of(scene));
+    for key in ["epoch", "step", "samples"] {
+        assert_eq!(found[key], calm.1[key], "{key}");
+    }
 }
 
 /// A coordinator, workers, drivers: whatever a test starts in a scene.
@@ -90,9 +124,14 @@ impl<'s> Fleet<'s> {
 
     /// Starts a worker.
     pub(crate) fn worker(&mut self, name: &str) {
+        self.worker_with(name, &[]);
+    }
+
+    /// Starts a worker with more arguments.
+    pub(crate) fn worker_with(&mut self, name: &str, more: &[&str]) {
         let address = self.address.clone();
         let join = ["worker", "--join", &address, "--secret", "secret", "--name", name];
-        self.process(name, &[&join[..], &["--threads", "1"]].concat());
+        self.process(name, &[&join[..], &["--threads", "1"], more].concat());
     }
 
     /// Starts a driver of `job.toml`.
@@ -104,9 +143,14 @@ impl<'s> Fleet<'s> {
 
     /// Starts any command; what it says goes to a file of its name.
     pub(crate) fn process(&mut self, name: &str, arguments: &[&str]) {
+        self.spawn(name, self.scene.command(arguments));
+    }
+
+    /// As [`Fleet::process`], for any program.
+    pub(crate) fn spawn(&mut self, name: &str, mut command: Command) {
         let path = self.scene.path(&format!("{name}.txt"));
         let said = File::options().append(true).create(true).open(path).unwrap();
-        let mut command = self.scene.command(arguments);
+        command.current_dir(self.scene.path(""));
         command.stdin(Stdio::null()).stdout(said.try_clone().unwrap()).stderr(said);
         self.children.push((name.to_string(), command.spawn().unwrap()));
     }
@@ -140,10 +184,50 @@ impl<'s> Fleet<'s> {
         }
     }
 
+    /// Waits until so many workers are here.
+    pub(crate) fn wait_for_members(&mut self, n: usize) {
+        let patience = Instant::now();
+        while self.status()["members"].as_array().unwrap().len() < n {
+            assert!(patience.elapsed() < PATIENCE, "no {n} workers: {}", self.words());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Waits until so many more steps are done.
     pub(crate) fn wait_for_steps(&mut self, n_steps: u64) {
         let before = self.status()["steps"].as_u64().unwrap();
         self.wait_for("steps", |status| status["steps"].as_u64().unwrap() >= before + n_steps);
+    }
+
+    /// Waits until a run has a checkpoint to go on from, after its first step.
+    pub(crate) fn wait_for_checkpoint(&mut self, out: &str) {
+        let patience = Instant::now();
+        let is_after_first = |file: &String| {
+            let step = file.strip_prefix("step-").and_then(|rest| rest.split('/').next());
+            step.is_some_and(|step| step.parse::<u64>().unwrap() > 0)
+        };
+        while !self.scene.files(&format!("{out}/checkpoints")).iter().any(is_after_first) {
+            let is_over = self.ended("driver").is_some();
+            assert!(!is_over, "the run was over before a checkpoint: {}", self.words());
+            assert!(patience.elapsed() < PATIENCE, "no checkpoint: {}", self.words());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The id of a process.
+    pub(crate) fn pid(&mut self, name: &str) -> u32 {
+        self.child(name).id()
+    }
+
+    /// Waits until a process has said something.
+    pub(crate) fn wait_for_words(&mut self, name: &str, words: &str) {
+        let patience = Instant::now();
+        while !self.said(name).contains(words) {
+            let is_over = self.ended(name).is_some();
+            assert!(!is_over, "{name} ended before it said `{words}`: {}", self.words());
+            assert!(patience.elapsed() < PATIENCE, "no `{words}`: {}", self.words());
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     fn child(&mut self, name: &str) -> &mut Child {

@@ -7,9 +7,14 @@
 
 #[path = "../scene/mod.rs"]
 mod scene;
+#[path = "../../../manyhands-data/src/read/tests/server.rs"]
+mod server;
 
 mod faults;
 mod fleet;
+mod points;
+mod reading;
+mod urls;
 mod words;
 
 use scene::{Scene, table};
@@ -59,4 +64,19 @@ fn more_processes_than_grains_give_the_same_bits() {
     let scene = Scene::new();
     scene.edit("job.toml", &[("grain = 4", "grain = 12"), ("epochs = 10", "epochs = 3")]);
     check_processes(&scene, &[(4, "auto")]);
+}
+
+#[test]
+fn sums_that_travel_during_the_backward_pass_give_the_same_bits() {
+    let scene = Scene::empty();
+    scene.write("train.csv", table(401));
+    // Wide enough for several buckets; shares of one grain, of whole subtrees and of others; short steps; more than one run of a type.
+    let layers = r#"["dense 300 relu", "batch_norm", "dropout 0.3", "dense 300 tanh", "dense 300 relu", "dense 2"]"#;
+    let job = scene::JOB.replace(r#"["dense 16 relu", "dropout 0.1", "dense 2"]"#, layers);
+    assert!(job.contains("batch_norm"));
+    let job = job.replace("epochs = 10", "epochs = 2").replace("batch = 24", "batch = 28");
+    scene.write("job.toml", job + "\n[distribute]\noverlap = \"always\"\n");
+    let auto = [(1, "auto"), (2, "auto"), (3, "auto"), (4, "auto")];
+    let tcp = [(2, "tcp"), (3, "tcp"), (4, "tcp_encrypted")];
+    check_processes(&scene, &[&auto[..], &tcp].concat());
 }

@@ -68,6 +68,10 @@ fn those_who_find_no_coordinator_say_so_and_go_on_trying() {
     }
     fleet.coordinator();
     assert_eq!(fleet.wait("driver"), 0, "{}", fleet.words());
+    // That time is not said to have gone into steps.
+    let seconds = &scene.json("out/report.json")["seconds"];
+    let [waited, computed] = ["workers", "compute"].map(|part| seconds[part].as_f64().unwrap());
+    assert!(waited > computed, "{seconds}");
 }
 
 #[test]
@@ -89,6 +93,7 @@ fn status_tells_programs_how_the_cluster_stands() {
         assert_eq!(member["cores"], 1, "{member}");
         assert_eq!(member["is_in_view"], true, "{member}");
         assert_eq!(member["is_draining"], false, "{member}");
+        assert!(member["seconds_to_rest"].is_null(), "{member}");
         for key in ["steps", "seconds_per_grain", "seconds_waiting", "seconds_silent"] {
             assert!(member[key].is_number(), "no {key} in {member}");
         }

@@ -139,13 +139,13 @@ impl Scene {
 
     /// Files that were begun and not ended, anywhere in the scene.
     pub(crate) fn half_written(&self) -> Vec<String> {
-        let is_rest = |file: &String| {
-            let name = file.rsplit('/').next().unwrap_or_default();
+        let is_rest = |name: &str| {
             name.starts_with('.') && name != ".lock"
                 || name.contains(".tmp")
                 || name.contains(".part")
         };
-        self.files("").into_iter().filter(is_rest).collect()
+        // In a folder that was not ended nothing was.
+        self.files("").into_iter().filter(|file| file.split('/').any(is_rest)).collect()
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::objects::ObjectError;
 use crate::spec::{Compression, FileFormat};
 
 /// A file that cannot be found, opened or parsed.
@@ -28,6 +29,9 @@ pub enum ReadError {
     /// The operating system refuses.
     #[error("{} cannot be read: {source}", .file.display())]
     Io { file: Arc<Path>, source: std::io::Error },
+    /// A URL that cannot be read.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
     /// The operating system gives no threads.
     #[error("no threads can be started to read with: {source}")]
     Threads { source: std::io::Error },

@@ -30,6 +30,8 @@ enum Memory {
 struct Group {
     bytes: AlignedBytes,
     members: Vec<BufferId>,
+    /// The last run that was noted to write here.
+    written_in: u64,
 }
 
 impl Buffers {
@@ -56,7 +58,7 @@ impl Buffers {
         }
         let (offsets, n_bytes) = group_offsets(types);
         let bytes = zeros(n_bytes)?;
-        let id = GroupId(self.groups.insert(Group { bytes, members: Vec::new() }));
+        let id = GroupId(self.groups.insert(Group { bytes, members: Vec::new(), written_in: 0 }));
         let members = types.iter().zip(offsets);
         let members: Vec<BufferId> =
             members.map(|(ty, offset)| self.insert(ty, Memory::Member(id, offset))).collect();
@@ -98,6 +100,26 @@ impl Buffers {
             }
         };
         Ok((buffer, address))
+    }
+
+    /// Notes that a run writes a buffer which it was bound to.
+    pub(super) fn note_written(&mut self, id: BufferId, run: u64) {
+        if let Some(Buffer { memory: Memory::Member(group, _), .. }) = self.table.get(id.0)
+            && let Some(group) = self.groups.get_mut(group.0)
+        {
+            group.written_in = run;
+        }
+    }
+
+    /// Whether a run writes a buffer, or others that lie in one piece of memory with it, as far as was noted.
+    pub(super) fn is_written(&self, id: BufferId, run: u64) -> bool {
+        let Some(buffer) = self.table.get(id.0) else { return false };
+        match buffer.memory {
+            Memory::Own(_) => buffer.used == (run, true),
+            Memory::Member(group, _) => {
+                self.groups.get(group.0).is_some_and(|group| group.written_in == run)
+            }
+        }
     }
 
     pub(super) fn bytes(&self, id: BufferId) -> Result<&[u8], DeviceError> {

@@ -3,6 +3,7 @@
 use manyhands_program::{Op, Program, TensorType};
 
 use super::aligned::AlignedBytes;
+use super::announce::{Final, finals};
 use super::instruction::{Context, Instruction, Stop, Trouble};
 use super::kernels::Part;
 use super::lower::{Bodies, Lowering, copy_instruction, lower, workspace_bytes};
@@ -25,6 +26,8 @@ pub(super) struct Compiled {
     pub(super) scratch_bytes: usize,
     constants: AlignedBytes,
     instructions: Vec<Instruction>,
+    /// What is written for the caller, in the order in which it becomes final.
+    pub(super) finals: Vec<Final>,
     /// For messages: what each node is called and where it belongs.
     labels: Vec<(String, String)>,
 }
@@ -74,6 +77,7 @@ impl Compiled {
             scratch_bytes: instructions.iter().map(|i| i.scratch_bytes).max().unwrap_or(0),
             constants: AlignedBytes::from_slice(&layout.constants)
                 .ok_or_else(|| out_of_memory(layout.constants.len()))?,
+            finals: finals(program, &layout, &instructions),
             instructions,
             labels: program
                 .nodes()
@@ -86,7 +90,17 @@ impl Compiled {
     /// Runs this thread's part of every instruction; threads meet after each. After a fault on any thread all stop at the
     /// same turn, so that none is left waiting and nothing is computed from what is not there.
     pub(super) fn run_part(&self, context: &Context<'_>, part: Part) -> Result<(), Stop> {
-        for instruction in &self.instructions {
+        self.run_part_then(context, part, |_| ())
+    }
+
+    /// As [`Compiled::run_part`], with something to do after each instruction, whose index it is told.
+    pub(super) fn run_part_then(
+        &self,
+        context: &Context<'_>,
+        part: Part,
+        mut then: impl FnMut(usize),
+    ) -> Result<(), Stop> {
+        for (idx, instruction) in self.instructions.iter().enumerate() {
             match (instruction.action)(context, part) {
                 Ok(()) => {}
                 Err(Stop::Body) => return Err(Stop::Body),
@@ -97,6 +111,7 @@ impl Compiled {
                 }
             }
             context.end_turn(part)?;
+            then(idx);
         }
         Ok(())
     }

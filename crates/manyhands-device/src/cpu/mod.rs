@@ -8,6 +8,7 @@
 //! a result is NaN it is NaN everywhere, but its sign and payload, which hardware chooses, are left open.)
 
 mod aligned;
+mod announce;
 mod buffers;
 mod compile;
 mod instruction;
@@ -27,6 +28,7 @@ use std::error::Error;
 use manyhands_program::{DType, Evaluate, Program, Tensor, TensorError, TensorType, optimize};
 
 use self::aligned::AlignedBytes;
+use self::announce::{Announced, Announcer, final_buffers};
 use self::buffers::Buffers;
 use self::compile::Compiled;
 use self::instruction::{Account, Context, Halt};
@@ -35,7 +37,7 @@ use self::table::Table;
 use self::team::{Barrier, Team};
 use crate::device::{
     BufferGroup, BufferId, Device, DeviceDescription, ExecutableId, GroupId, Launch, MemoryPlan,
-    ReadGroups,
+    Moment, ReadGroups,
 };
 use crate::error::DeviceError;
 
@@ -59,6 +61,8 @@ pub struct CpuDevice {
     desks: Vec<Desk>,
     /// Counts runs, to tell which buffers the present one uses.
     n_runs: u64,
+    /// What becomes final in the launch that is announced, in order.
+    final_ids: Vec<BufferId>,
 }
 
 /// What one launch has for itself while it runs.
@@ -119,6 +123,7 @@ impl CpuDevice {
             lanes: (0..n_lanes).map(|_| lane()).collect(),
             desks: (0..n_threads).map(|_| Desk::default()).collect(),
             n_runs: 0,
+            final_ids: Vec::new(),
         })
     }
 
@@ -177,8 +182,12 @@ impl CpuDevice {
         Ok(())
     }
 
-    /// Runs launches side by side, one per lane; one alone is shared by all threads.
-    fn run_lanes(&mut self, launches: &[Launch]) -> Result<(), DeviceError> {
+    /// Runs launches side by side, one per lane; one alone is shared by all threads. Where somebody listens there is one.
+    fn run_lanes(
+        &mut self,
+        launches: &[Launch],
+        announcer: Option<&Announcer<'_>>,
+    ) -> Result<(), DeviceError> {
         for (lane, launch) in launches.iter().enumerate() {
             self.bind(lane, launch)?;
             let scratch = self.executable(launch.executable)?.scratch_bytes;
@@ -188,12 +197,14 @@ impl CpuDevice {
                 grow(&mut desk.scratch, scratch, "working space")?;
             }
         }
+        self.list_finals(launches.first().filter(|_| announcer.is_some()))?;
         let alone = launches.len() == 1;
         let threads_each =
             if alone { self.team.n_threads() } else { self.team.n_threads() / self.lanes.len() };
         let desks = Desks(self.desks.as_mut_ptr());
         let (isa, lanes, executables) = (self.isa, &self.lanes, &self.executables);
         let all = &self.barrier;
+        let (buffers, ids, run) = (&self.buffers, &self.final_ids[..], self.n_runs);
         self.team.run(&|thread_idx| {
             let Some(launch) = launches.get(thread_idx / threads_each) else { return };
             let lane = &lanes[thread_idx / threads_each];
@@ -212,9 +223,34 @@ impl CpuDevice {
             };
             let part = Part { idx: thread_idx % threads_each, count: threads_each };
             // Why it stopped, if it did, is in the accounts.
-            let _ = compiled.run_part(&context, part);
+            let _ = match announcer.filter(|_| thread_idx == 0) {
+                None => compiled.run_part(&context, part),
+                Some(announcer) => {
+                    let announced = Announced { compiled, bases: &lane.bases, buffers, ids, run };
+                    let look = |after| {
+                        // SAFETY: of the team's threads only this one is the first, and all have met after the instruction.
+                        unsafe { announcer.look(&announced, after) }
+                    };
+                    let ran = compiled.run_part_then(&context, part, look);
+                    // What no instruction writes is final now.
+                    ran.inspect(|()| look(usize::MAX))
+                }
+            };
         });
         self.first_trouble(launches, threads_each)
+    }
+
+    /// Notes what becomes final in a launch that was bound, if there is one that is listened to.
+    fn list_finals(&mut self, launch: Option<&Launch>) -> Result<(), DeviceError> {
+        let Some(launch) = launch else { return Ok(()) };
+        let found = self.executables.get(launch.executable.0);
+        let compiled = found.ok_or(DeviceError::NoSuchExecutable { id: launch.executable.0 })?;
+        self.final_ids.clear();
+        self.final_ids.extend(final_buffers(compiled, launch));
+        for id in &self.final_ids {
+            self.buffers.note_written(*id, self.n_runs);
+        }
+        Ok(())
     }
 
     /// The first launch's first fault, by instruction and then by part: the same for any number of threads.
@@ -330,7 +366,16 @@ impl Device for CpuDevice {
 
     fn run(&mut self, launches: &[Launch]) -> Result<(), DeviceError> {
         self.n_runs += 1;
-        launches.chunks(self.lanes.len()).try_for_each(|together| self.run_lanes(together))
+        launches.chunks(self.lanes.len()).try_for_each(|together| self.run_lanes(together, None))
+    }
+
+    fn run_announcing(
+        &mut self,
+        launch: &Launch,
+        announce: &mut dyn FnMut(Moment<'_>),
+    ) -> Result<(), DeviceError> {
+        self.n_runs += 1;
+        self.run_lanes(std::slice::from_ref(launch), Some(&Announcer::new(announce)))
     }
 }
 

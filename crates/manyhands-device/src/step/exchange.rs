@@ -48,13 +48,46 @@ impl StepExecutor {
 
     /// Runs these grains of the step that was begun, on what their inputs hold, and keeps their sums beside those that are held
     /// already; where two halves of a subtree have come together they are added. In any number of calls each grain is run
-    /// once. After an error what was held before is still there. Allocates nothing when the same was asked before.
+    /// once. After the error of a grain what was held before is still there; where sums could not be added the step is
+    /// forgotten. Allocates nothing when the same was asked before.
     pub fn run_grains(&mut self, plan: PlanId, grains: &[Range<usize>]) -> Result<(), DeviceError> {
+        self.run_grains_if(plan, grains, || true).map(|_| ())
+    }
+
+    /// As [`StepExecutor::run_grains`], but asks when the grains are done whether their sums are kept; if not, what was held
+    /// before is still there. Gives the answer.
+    pub fn run_grains_if(
+        &mut self,
+        plan: PlanId,
+        grains: &[Range<usize>],
+        keeps: impl FnOnce() -> bool,
+    ) -> Result<bool, DeviceError> {
         self.check_begun(plan)?;
         let laid_out = self.plans[plan.0].assignment(&mut self.resources, &self.held, grains)?;
         let assignment = laid_out.ok_or(DeviceError::NoStep { plan: plan.0 })?;
         for launches in &assignment.rounds {
             self.resources.device.run(launches)?;
+        }
+        if !keeps() {
+            return Ok(false);
+        }
+        self.keep(plan, grains)?;
+        Ok(true)
+    }
+
+    /// Adds what was run to what is held.
+    pub(super) fn keep(
+        &mut self,
+        plan: PlanId,
+        grains: &[Range<usize>],
+    ) -> Result<(), DeviceError> {
+        let laid_out = self.plans[plan.0].assignment(&mut self.resources, &self.held, grains)?;
+        let assignment = laid_out.ok_or(DeviceError::NoStep { plan: plan.0 })?;
+        for merge in &assignment.merges {
+            if let Err(error) = self.resources.device.run(std::slice::from_ref(merge)) {
+                self.forget_step();
+                return Err(error);
+            }
         }
         self.held.copy_from(&assignment.after);
         Ok(())
@@ -112,7 +145,7 @@ impl StepExecutor {
         self.held.clear();
     }
 
-    fn check_begun(&self, plan: PlanId) -> Result<(), DeviceError> {
+    pub(super) fn check_begun(&self, plan: PlanId) -> Result<(), DeviceError> {
         self.plan(plan)?;
         if self.begun == Some(plan) { Ok(()) } else { Err(DeviceError::NoStep { plan: plan.0 }) }
     }

@@ -8,14 +8,16 @@
 //! epoch's last batch, and evaluation are plans of one executor: they share the parameters, and all buffers that fit.
 //!
 //! A step runs in one of two ways, to the same bits: as a whole ([`StepExecutor::run`]), or shared with other workers
-//! (`exchange.rs`), where each runs some of the grains, they exchange partial sums, and each runs the update.
+//! (`exchange.rs`, `announce.rs`), where each runs some of the grains, they exchange partial sums, and each runs the update.
 
+mod announce;
 mod exchange;
 mod plan;
 mod resources;
 mod shared_step;
 mod sums;
 
+pub use announce::FollowSums;
 pub use exchange::HeldSums;
 pub use sums::{Sum, SumLayout};
 

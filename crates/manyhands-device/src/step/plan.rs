@@ -7,6 +7,7 @@ use manyhands_program::{
     merging, partial_sum_name, partials, split_grains, tree_schedule,
 };
 
+use super::announce::LateMerge;
 use super::no_such;
 use super::resources::{Purpose, Resources, SlotPurpose};
 use super::shared_step::SharedStep;
@@ -180,16 +181,21 @@ impl Plan {
         }
         let first = partial.grains.start;
         for action in actions {
-            let launch = match action {
+            let (launch, sums) = match action {
                 GrainAction::Write { grain, slot } => {
-                    Some(self.write_launch(resources, first + grain, &slots[slot]))
+                    let launch = self.write_launch(resources, first + grain, &slots[slot]);
+                    (Some(launch), Sums::Grain(slots[slot].clone()))
                 }
                 GrainAction::Accumulate { grain, slot } => {
-                    Some(self.accumulate_launch(resources, first + grain, &slots[slot]))
+                    let launch = self.accumulate_launch(resources, first + grain, &slots[slot]);
+                    (Some(launch), Sums::Grain(slots[slot].clone()))
                 }
-                GrainAction::Merge { into, from } => self.merge_launch(&slots[into], &slots[from]),
+                GrainAction::Merge { into, from } => {
+                    let (into, from) = (slots[into].clone(), slots[from].clone());
+                    (self.merge_launch(&into, &from), Sums::Merge(LateMerge { into, from }))
+                }
             };
-            lanes.queue(lane).extend(launch);
+            lanes.queue(lane).extend(launch.map(|launch| (launch, sums)));
         }
         Ok(())
     }
@@ -299,14 +305,38 @@ impl Plan {
     }
 }
 
-/// Launches that wait for their lane.
+/// Launches that wait for their lane, with what they do to sums.
 #[derive(Default)]
 pub(super) struct Lanes {
-    queues: Vec<Vec<Launch>>,
+    queues: Vec<Vec<(Launch, Sums)>>,
+}
+
+/// What a launch does to sums.
+enum Sums {
+    /// A grain's go to a slot.
+    Grain(BufferGroup),
+    /// Those of one slot are added to those of another.
+    Merge(LateMerge),
 }
 
 impl Lanes {
-    fn queue(&mut self, lane: usize) -> &mut Vec<Launch> {
+    /// Where there is one lane: takes away the merges that follow its last grain, and says where that one's sums go.
+    pub(super) fn take_late_merges(&mut self) -> (Option<BufferGroup>, Vec<LateMerge>) {
+        let [queue] = &mut self.queues[..] else { return (None, Vec::new()) };
+        let is_grain = |(_, sums): &(Launch, Sums)| matches!(sums, Sums::Grain(_));
+        let n_kept = queue.iter().rposition(is_grain).map_or(0, |idx| idx + 1);
+        let late = queue.split_off(n_kept).into_iter().filter_map(|(_, sums)| match sums {
+            Sums::Merge(merge) => Some(merge),
+            Sums::Grain(_) => None,
+        });
+        let last = queue.last().and_then(|(_, sums)| match sums {
+            Sums::Grain(slot) => Some(slot.clone()),
+            Sums::Merge(_) => None,
+        });
+        (last, late.collect())
+    }
+
+    fn queue(&mut self, lane: usize) -> &mut Vec<(Launch, Sums)> {
         let n_lanes = self.queues.len().max(lane + 1);
         self.queues.resize_with(n_lanes, Vec::new);
         &mut self.queues[lane]
@@ -315,7 +345,10 @@ impl Lanes {
     /// What runs side by side, round after round.
     pub(super) fn rounds(&self) -> Vec<Vec<Launch>> {
         let n_rounds = self.queues.iter().map(Vec::len).max().unwrap_or(0);
-        let round = |idx| self.queues.iter().filter_map(|queue| queue.get(idx).cloned()).collect();
+        let one = |queue: &Vec<(Launch, Sums)>, idx: usize| {
+            queue.get(idx).map(|(launch, _)| launch.clone())
+        };
+        let round = |idx| self.queues.iter().filter_map(|queue| one(queue, idx)).collect();
         (0..n_rounds).map(round).collect()
     }
 }

@@ -4,13 +4,14 @@ use std::ops::Range;
 
 use manyhands_program::{Piece, join_order, maximal_subtrees_of, pieces};
 
+use super::announce::{Ending, LateMerge};
 use super::plan::{Lanes, Part, Plan};
 use super::resources::{Resources, SlotPurpose};
 use crate::device::{BufferGroup, GroupId, Launch};
 use crate::error::DeviceError;
 
 /// The most assignments of a plan that stay laid out. Between failures one or two come again and again.
-const MAX_ASSIGNMENTS: usize = 64;
+const MAX_ASSIGNMENTS: usize = 256;
 
 /// What a plan has for steps that are shared.
 pub(super) struct SharedStep {
@@ -35,10 +36,14 @@ pub(super) struct Held {
 pub(super) struct Assignment {
     grains: Vec<Range<usize>>,
     before: Held,
-    /// Launches that run side by side, round after round.
+    /// Launches that run side by side, round after round, into slots that hold nothing.
     pub(super) rounds: Vec<Vec<Launch>>,
+    /// Then sums that are added to others, one after the other: each has all threads.
+    pub(super) merges: Vec<Launch>,
     /// What is held afterwards.
     pub(super) after: Held,
+    /// Where sums are when the last launch of the rounds makes them final, if that can be told while it runs.
+    pub(super) ending: Option<Ending>,
 }
 
 impl Held {
@@ -113,7 +118,7 @@ impl Plan {
             place * n_lanes / new.len().max(1)
         };
         let mut lanes = Lanes::default();
-        let mut merges = Vec::new();
+        let mut joins = Vec::new();
         let mut after = Held::default();
         let mut n_tried = 0;
         let all: Vec<Range<usize>> = held.grains.iter().chain(grains).cloned().collect();
@@ -135,15 +140,31 @@ impl Plan {
             }
             let additions = join_order(subtree.clone(), &ranges);
             let additions = additions.expect("the pieces of a subtree cover it");
-            merges.extend(additions.iter().filter_map(|addition| {
-                self.merge_launch(&own[addition.into], &own[addition.from])
+            joins.extend(additions.iter().map(|addition| {
+                let (into, from) = (own[addition.into].clone(), own[addition.from].clone());
+                LateMerge { into, from }
             }));
             after.push(subtree, own[0].id);
         }
-        let mut rounds = lanes.rounds();
-        // A merge alone has all threads, and what it merges is finished by then.
-        rounds.extend(merges.into_iter().map(|merge| vec![merge]));
-        Ok(Assignment { grains: grains.to_vec(), before: held.clone(), rounds, after })
+        // With one lane, what is merged after the last grain can as well wait until the grains are kept.
+        let (last, mut late) = lanes.take_late_merges();
+        late.extend(joins);
+        let ending = match &last {
+            Some(last) => {
+                let sets = after.groups.iter().map(|group| resources.slot_of(*group));
+                Ending::new(last, &late, sets.collect::<Result<Vec<_>, _>>()?.into_iter())
+            }
+            None => None,
+        };
+        let merges = late.iter().filter_map(|late| self.merge_launch(&late.into, &late.from));
+        Ok(Assignment {
+            grains: grains.to_vec(),
+            before: held.clone(),
+            rounds: lanes.rounds(),
+            merges: merges.collect(),
+            after,
+            ending,
+        })
     }
 
     /// The next slot that does not hold anything; `n_tried` goes on from one call to the next.

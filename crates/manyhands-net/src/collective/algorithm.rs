@@ -8,15 +8,9 @@ use super::call::Call;
 use super::element::{Element, Reduction, fold, fold_left};
 use super::error::CollectiveError;
 use super::group::Group;
-use super::hierarchical::Hosts;
+use super::plan::{Sharing, Way};
+use super::table::{Summed, Topology, fastest};
 use super::transfer::{Incoming, Outgoing};
-
-/// Where halving and doubling are faster than the direct exchange, between ranks that do not all share memory: from so many ranks on (powers of two), bytes. Made
-/// on two cores by `collective_speed --processes N --transport tcp` and `--transport shm --hosts 2`, with each `--algorithm`, for 4 and 8 processes and 4 KiB to 16 MiB:
-/// there it took 40 to 90 % of the time. On one host the direct exchange was the fastest throughout.
-const HALVING: [(usize, Range<usize>); 2] = [(8, 0..512 << 10), (4, 16 << 10..512 << 10)];
-/// From how many bytes on the way over hosts is chosen where there are some, by the same measurement. It sends the fewest bytes between them.
-const HIERARCHICAL_FROM: usize = 512 << 10;
 
 /// How an all-reduce is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,56 +23,117 @@ pub enum Algorithm {
     HalvingDoubling = 1,
     /// Neighbours only. Sums begin at another rank for each part, so this is not in tree order and its bits depend on the number of ranks.
     Ring = 2,
-    /// Within each host through shared memory, then between hosts, then within each host. Tree order where the ranks of each host are a complete subtree of
-    /// the tree over all; other groups, and those on one host, go by direct exchange.
+    /// Within each host through shared memory, then between hosts, then within each host. Tree order; ranks that are all on one host, or all on different
+    /// ones, go by direct exchange.
     Hierarchical = 3,
     /// The one of those in tree order that is likely the fastest, by size and hosts.
     Auto = 4,
 }
 
+impl Algorithm {
+    const ALL: [Algorithm; 5] =
+        [Self::Direct, Self::HalvingDoubling, Self::Ring, Self::Hierarchical, Self::Auto];
+
+    pub(super) fn from_code(code: u8) -> Option<Algorithm> {
+        Self::ALL.into_iter().find(|algorithm| *algorithm as u8 == code)
+    }
+
+    /// The name as it is written in errors.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct exchange",
+            Self::HalvingDoubling => "halving and doubling",
+            Self::Ring => "ring",
+            Self::Hierarchical => "hosts",
+            Self::Auto => "whatever is fast",
+        }
+    }
+}
+
 /// What an algorithm comes to in a group.
 pub(super) enum Choice {
-    Direct,
     HalvingDoubling,
     Ring,
-    Hierarchical(Hosts),
+    Way(Way),
 }
 
 impl Group {
-    /// What an algorithm comes to for so many bytes: the same on all ranks.
+    /// What an algorithm comes to for so many bytes of a value of each rank: the same on all ranks.
     pub(super) fn choose(
         &mut self,
         call: Call,
         algorithm: Algorithm,
+        sharing: &Sharing<'_>,
         n_bytes: usize,
     ) -> Result<Choice, CollectiveError> {
-        let n_ranks = self.size();
-        let can_halve = n_ranks.is_power_of_two();
-        // Two ranks have one way only.
-        Ok(match algorithm {
+        let can_halve = self.size().is_power_of_two();
+        let fastest = match algorithm {
+            Algorithm::Auto => self.fastest(call, Summed::Ranks, n_bytes)?,
+            asked_for => asked_for,
+        };
+        Ok(match fastest {
             Algorithm::Ring => Choice::Ring,
             Algorithm::HalvingDoubling if can_halve => Choice::HalvingDoubling,
-            Algorithm::Hierarchical | Algorithm::Auto if n_ranks > 2 => {
-                let is_auto = algorithm == Algorithm::Auto;
-                let halves = |(from, bytes): &(usize, Range<usize>)| {
-                    n_ranks >= *from && bytes.contains(&n_bytes)
-                };
-                let nearness = self.nearness(call)?;
-                match &nearness.hosts {
-                    Some(hosts) if !is_auto || n_bytes >= HIERARCHICAL_FROM => {
-                        Choice::Hierarchical(hosts.clone())
-                    }
-                    _ if is_auto
-                        && can_halve
-                        && !nearness.is_one_host
-                        && HALVING.iter().any(halves) =>
-                    {
-                        Choice::HalvingDoubling
-                    }
-                    _ => Choice::Direct,
-                }
+            way => Choice::Way(self.way(call, way, algorithm, sharing, n_bytes)?),
+        })
+    }
+
+    /// What an algorithm comes to for so many bytes of sums over leaves: the same on all ranks.
+    pub(super) fn choose_way(
+        &mut self,
+        call: Call,
+        algorithm: Algorithm,
+        sharing: &Sharing<'_>,
+        n_bytes: usize,
+    ) -> Result<Way, CollectiveError> {
+        let fastest = match algorithm {
+            Algorithm::Ring => {
+                let sentence = "a ring does not add in the order of the tree: use another way";
+                return Err(CollectiveError::Misuse(sentence.to_string()));
             }
-            _ => Choice::Direct,
+            Algorithm::Auto => self.fastest(call, Summed::Leaves, n_bytes)?,
+            asked_for => asked_for,
+        };
+        self.way(call, fastest, algorithm, sharing, n_bytes)
+    }
+
+    /// What the table says. Where there is one way only, nobody is asked who is near whom.
+    fn fastest(
+        &mut self,
+        call: Call,
+        summed: Summed,
+        n_bytes: usize,
+    ) -> Result<Algorithm, CollectiveError> {
+        let n_ranks = self.size();
+        if n_ranks <= 2 || n_bytes == 0 {
+            return Ok(Algorithm::Direct);
+        }
+        let nearness = self.nearness(call)?;
+        let topology = match &nearness.hosts {
+            Some(_) => Topology::Hosts,
+            None if nearness.is_one_host => Topology::OneHost,
+            None => Topology::Apart,
+        };
+        Ok(fastest(summed, topology, n_ranks, n_bytes))
+    }
+
+    /// Among the ways that any leaves can go.
+    fn way(
+        &mut self,
+        call: Call,
+        algorithm: Algorithm,
+        asked_for: Algorithm,
+        sharing: &Sharing<'_>,
+        n_bytes: usize,
+    ) -> Result<Way, CollectiveError> {
+        if algorithm != Algorithm::Hierarchical || self.size() <= 2 || n_bytes == 0 {
+            return Ok(Way::Direct);
+        }
+        let Some(hosts) = &self.nearness(call)?.hosts else { return Ok(Way::Direct) };
+        let is_asked_for = asked_for == Algorithm::Hierarchical;
+        Ok(match is_asked_for || hosts.saves_bytes(sharing.n_leaves, sharing.brings) {
+            true => Way::Hierarchical,
+            false => Way::Direct,
         })
     }
 

@@ -64,6 +64,8 @@ pub struct Place {
 pub enum At {
     /// In this operation.
     In(Call),
+    /// It was in this operation, and says nothing more.
+    Silent(Call),
     /// It has not come to this operation.
     Missing,
     /// Its link failed.
@@ -71,10 +73,13 @@ pub enum At {
 }
 
 impl Places {
-    /// The ranks that are not where this one is.
+    /// The ranks that are not where this one is, or say nothing.
     pub fn culprits(&self, call: &Call) -> Vec<usize> {
-        let elsewhere = |place: &&Place| place.at != At::In(*call);
-        self.0.iter().filter(elsewhere).map(|place| place.rank).collect()
+        let is_of_no_help = |place: &&Place| match &place.at {
+            At::In(there) => !call.can_go_on_with(there),
+            At::Silent(_) | At::Missing | At::Lost(_) => true,
+        };
+        self.0.iter().filter(is_of_no_help).map(|place| place.rank).collect()
     }
 }
 
@@ -84,6 +89,7 @@ impl std::fmt::Display for Places {
             let comma = if idx > 0 { "; " } else { "" };
             match at {
                 At::In(call) => write!(f, "{comma}rank {rank} is in {call}")?,
+                At::Silent(call) => write!(f, "{comma}rank {rank} fell silent in {call}")?,
                 At::Missing => write!(f, "{comma}rank {rank} has not come")?,
                 At::Lost(why) => write!(f, "{comma}rank {rank} is lost ({why})")?,
             }

@@ -4,12 +4,10 @@ use std::ops::Range;
 
 use super::element::{Element, Reduction, fold, fold_into, fold_left};
 use super::error::CollectiveError;
-use super::tree::{Join, joins};
+use super::tree::{Forest, Term};
 
 /// What ranks own begins on a cache line.
 const LINE: usize = 64;
-/// Up to this many slots need no memory from the heap while they are added.
-const FEW: usize = 8;
 
 /// A partial sum: who brings it, and which of that rank's it is.
 #[derive(Clone, Copy, Debug)]
@@ -22,8 +20,8 @@ pub(super) struct Slot {
 pub(super) struct Exchange {
     /// The slots of one rank lie side by side.
     pub(super) slots: Vec<Slot>,
-    joins: Vec<Join>,
-    last: usize,
+    /// How they are added. One sum over all, but for some ranks of many.
+    pub(super) forest: Forest,
     pub(super) n: usize,
     /// The elements that each rank owns.
     pub(super) owned: Vec<Range<usize>>,
@@ -44,30 +42,37 @@ impl Exchange {
         n: usize,
         reduction: Reduction,
     ) -> Result<Exchange, CollectiveError> {
+        let exchange = Exchange::partial::<T>(n_leaves, brings, n, reduction)?;
+        match exchange.forest.is_whole(n_leaves) {
+            true => Ok(exchange),
+            false => Err(no_subtrees(n_leaves, brings)),
+        }
+    }
+
+    /// The same, of leaves that need not be all: there may be several sums in the end, or none.
+    pub(super) fn partial<T: Element>(
+        n_leaves: usize,
+        brings: &[Vec<Range<usize>>],
+        n: usize,
+        reduction: Reduction,
+    ) -> Result<Exchange, CollectiveError> {
         let each = |(rank, subtrees): (usize, &Vec<Range<usize>>)| {
             (0..subtrees.len()).map(move |idx| Slot { rank, idx }).collect::<Vec<_>>()
         };
         let slots: Vec<Slot> = brings.iter().enumerate().flat_map(each).collect();
         let subtrees: Vec<Range<usize>> = brings.iter().flatten().cloned().collect();
-        let Some((joins, last)) = joins(n_leaves, &subtrees) else {
-            let sentence = format!(
-                "{subtrees:?} are not complete subtrees that cover each of {n_leaves} leaves once"
-            );
-            return Err(CollectiveError::Misuse(sentence));
-        };
+        let forest =
+            Forest::new(n_leaves, &subtrees).ok_or_else(|| no_subtrees(n_leaves, brings))?;
         let owned = shares::<T>(&(0..n), brings.len());
         let divisor = brings.iter().filter(|subtrees| !subtrees.is_empty()).count();
-        Ok(Exchange {
-            slots,
-            joins,
-            last,
-            n,
-            owned,
-            gathers: true,
-            reduction,
-            divisor,
-            members: None,
-        })
+        Ok(Exchange { slots, forest, n, owned, gathers: true, reduction, divisor, members: None })
+    }
+
+    /// All get the elements that each owns, to which nothing is added.
+    pub(super) fn gather(n: usize, owned: Vec<Range<usize>>) -> Exchange {
+        let (slots, forest, reduction) = (Vec::new(), Forest::default(), Reduction::Sum);
+        let (gathers, divisor, members) = (true, 1, None);
+        Exchange { slots, forest, n, owned, gathers, reduction, divisor, members }
     }
 
     /// The same, but that each rank gets the result of its own elements only: these.
@@ -94,58 +99,56 @@ impl Exchange {
         Exchange { divisor, ..self }
     }
 
-    /// Whether this is an all-reduce of so many elements.
-    pub(super) fn is_for(&self, n: usize, reduction: Reduction) -> bool {
-        self.n == n && self.reduction == reduction
-    }
-
     /// The slots of a rank.
     pub(super) fn slots_of(&self, rank: usize) -> Range<usize> {
         let first = self.slots.partition_point(|slot| slot.rank < rank);
         first..self.slots.partition_point(|slot| slot.rank <= rank)
     }
 
-    /// Adds `n` elements along the tree, from where each slot has them, into `out`, and divides a mean. Sums on the way
+    /// Adds `n` elements along the tree, from where each slot has them, into where each root goes, and divides a mean. Sums on the way
     /// go to `room`, by slot.
     ///
     /// # Safety
     /// `place` gives, for every slot, `n` elements to read. `room` gives, where there are more than two slots, as many to write for any slot; they
-    /// may be those that the slot was read from, and are apart from all others, as is `out`, which may be one of those that are read.
+    /// may be those that the slot was read from, and are apart from all others, as are those that `out` gives for every root, which may be those of one
+    /// slot of that root.
     pub(super) unsafe fn add<T: Element>(
         &self,
         n: usize,
         place: impl Fn(usize) -> *const T,
         room: impl Fn(usize) -> *mut T,
-        out: *mut T,
+        out: impl Fn(usize) -> *mut T,
     ) {
-        let n_slots = self.slots.len();
-        let mut few = [std::ptr::null(); FEW];
-        let mut many = Vec::new();
-        let at = if n_slots <= FEW {
-            &mut few[..n_slots]
-        } else {
-            many.resize(n_slots, std::ptr::null());
-            &mut many
+        let at = |term: Term| match term.is_brought {
+            true => place(term.slot),
+            false => room(term.slot).cast_const(),
         };
-        at.iter_mut().enumerate().for_each(|(slot, at)| *at = place(slot));
-        for (idx, join) in self.joins.iter().enumerate() {
-            let is_last = idx + 1 == self.joins.len();
-            let to = if is_last { out } else { room(join.into) };
-            // SAFETY: the caller vouches for the memory of slots, of the room and of the result.
-            unsafe { join_two(self.reduction, n, to, at[join.into], at[join.from]) };
-            at[join.into] = to;
+        for join in &self.forest.joins {
+            let to = join.root.map_or_else(|| room(join.into.slot), &out);
+            // SAFETY: the caller vouches for the memory of slots, of the room and of the results.
+            unsafe { join_two(self.reduction, n, to, at(join.into), at(join.from)) };
         }
-        if self.joins.is_empty() && at[self.last] != out.cast_const() {
-            // SAFETY: the one sum and the result have `n` elements, and are apart.
-            unsafe { std::ptr::copy_nonoverlapping(at[self.last], out, n) };
-        }
-        if self.reduction == Reduction::Mean {
-            // SAFETY: the result has `n` elements, and nothing else is borrowed now.
-            for value in unsafe { std::slice::from_raw_parts_mut(out, n) } {
-                *value = value.divided(self.divisor).unwrap_or(*value);
+        for (root_idx, root) in self.forest.roots.iter().enumerate() {
+            let to = out(root_idx);
+            if root.is_brought && place(root.slot) != to.cast_const() {
+                // SAFETY: a sum that nothing was added to has `n` elements, as has the result, and they are apart.
+                unsafe { std::ptr::copy_nonoverlapping(place(root.slot), to, n) };
+            }
+            if self.reduction == Reduction::Mean {
+                // SAFETY: the result has `n` elements, and nothing else is borrowed now.
+                for value in unsafe { std::slice::from_raw_parts_mut(to, n) } {
+                    *value = value.divided(self.divisor).unwrap_or(*value);
+                }
             }
         }
     }
+}
+
+fn no_subtrees(n_leaves: usize, brings: &[Vec<Range<usize>>]) -> CollectiveError {
+    let subtrees: Vec<_> = brings.iter().flatten().collect();
+    let sentence =
+        format!("{subtrees:?} are not complete subtrees that cover each of {n_leaves} leaves once");
+    CollectiveError::Misuse(sentence)
 }
 
 /// `to = a (op) b`, where `to` may be one of them.
@@ -190,7 +193,7 @@ pub(super) enum Frame {
 
 /// How elements travel between two ranks: what both sides must know alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Pace {
+pub(super) struct Flow {
     /// Elements of a piece.
     pub(super) piece: usize,
     /// How many pieces of partial sums go before the first result.
@@ -203,7 +206,7 @@ pub(super) struct Stream {
     theirs: Range<usize>,
     own: Range<usize>,
     slots: Range<usize>,
-    pace: Pace,
+    flow: Flow,
     /// The piece of sums that comes next, and which of its slots; after the last slot, the result that goes with it.
     piece: usize,
     slot: usize,
@@ -214,19 +217,19 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(exchange: &Exchange, from: usize, to: usize, pace: Pace) -> Stream {
+    pub(super) fn new(exchange: &Exchange, from: usize, to: usize, flow: Flow) -> Stream {
         let theirs = exchange.owned[to].clone();
         let own = if exchange.gathers { exchange.owned[from].clone() } else { 0..0 };
         let slots = exchange.slots_of(from);
         // Who brings nothing and is of no use to others still gets results; who owns nothing gets no sums.
-        let n_sums = theirs.len().div_ceil(pace.piece);
-        let n_pieces = match own.len().div_ceil(pace.piece) {
+        let n_sums = theirs.len().div_ceil(flow.piece);
+        let n_pieces = match own.len().div_ceil(flow.piece) {
             0 => n_sums,
-            n_results => n_sums.max(n_results + pace.lead),
+            n_results => n_sums.max(n_results + flow.lead),
         };
         let slot = slots.start;
         let mut stream =
-            Stream { theirs, own, slots, pace, piece: 0, slot, n_pieces, frame: None, number: 0 };
+            Stream { theirs, own, slots, flow, piece: 0, slot, n_pieces, frame: None, number: 0 };
         stream.find();
         stream
     }
@@ -241,12 +244,12 @@ impl Stream {
         self.frame = None;
         while self.frame.is_none() && self.piece < self.n_pieces {
             if self.slot < self.slots.end {
-                let range = piece_of(&self.theirs, self.piece, self.pace.piece);
+                let range = piece_of(&self.theirs, self.piece, self.flow.piece);
                 self.frame = (!range.is_empty()).then_some(Frame::Sum { slot: self.slot, range });
                 self.slot += 1;
             } else {
-                let behind = self.piece.checked_sub(self.pace.lead);
-                let range = behind.map(|piece| piece_of(&self.own, piece, self.pace.piece));
+                let behind = self.piece.checked_sub(self.flow.lead);
+                let range = behind.map(|piece| piece_of(&self.own, piece, self.flow.piece));
                 let range = range.filter(|range| !range.is_empty());
                 self.frame = range.map(|range| Frame::Result { range });
                 self.piece += 1;

@@ -1,14 +1,19 @@
 //! The operations of a group on slices.
 
 use std::ops::Range;
+use std::slice;
+use std::sync::Arc;
 
 use super::algorithm::{Algorithm, Choice};
 use super::call::Kind;
-use super::direct::{Brought, Buffers};
+use super::direct::Brought;
 use super::element::{Element, Reduction};
 use super::error::CollectiveError;
 use super::exchange::Exchange;
 use super::group::Group;
+use super::plan::Sharing;
+use super::pointers::Pointers;
+use super::run::Buffers;
 use super::transfer::{Incoming, Outgoing};
 
 /// From this many bytes on, a broadcast goes in parts that the ranks then give each other.
@@ -37,20 +42,19 @@ impl Group {
         if self.size() == 1 || values.is_empty() {
             return self.come_together(call);
         }
-        match self.choose(call, algorithm, size_of_val(values))? {
-            Choice::Ring => self.ring(call, values, reduction),
-            Choice::HalvingDoubling => self.halving_doubling(call, values, reduction),
-            Choice::Hierarchical(hosts) => self.hierarchical(call, &hosts, values, reduction),
-            Choice::Direct => {
-                let exchange = self.leaf_exchange::<T>(values.len(), reduction)?;
-                let out = values.as_mut_ptr();
-                let buffers = Buffers { sums: &[out.cast_const()], out };
-                // SAFETY: the one sum is the result's own memory.
-                let outcome = unsafe { self.exchange(call, &exchange, &buffers) };
-                self.leaf_exchange = Some((size_of::<T>(), exchange));
-                outcome
-            }
-        }
+        let leaves = Arc::clone(&self.leaf_each);
+        let sharing = Sharing { n_leaves: self.size(), brings: &leaves, reduction };
+        let way = match self.choose(call, algorithm, &sharing, size_of_val(values))? {
+            Choice::Ring => return self.ring(call, values, reduction),
+            Choice::HalvingDoubling => return self.halving_doubling(call, values, reduction),
+            Choice::Way(way) => way,
+        };
+        let plan = self.plan::<T>(sharing, slice::from_ref(&(0..values.len())), way)?;
+        let out = values.as_mut_ptr();
+        // SAFETY: the one sum is the result's own memory.
+        let outcome = unsafe { self.carry_out(call, &plan, |_| out, out) };
+        self.keep(plan);
+        outcome
     }
 
     /// All ranks get the sum over all leaves of a tree, of which each brings partial sums: `brings` says who brings which.
@@ -61,9 +65,20 @@ impl Group {
         own: &Brought<'_, T>,
         result: &mut [T],
     ) -> Result<(), CollectiveError> {
+        self.all_reduce_tree_by(n_leaves, brings, own, result, Algorithm::Auto)
+    }
+
+    /// As [`Group::all_reduce_tree`], by a given algorithm: the bits are the same by any. Halving and doubling, which knows no subtrees, is a direct exchange
+    /// here; a ring, which is not in tree order, is refused.
+    pub fn all_reduce_tree_by<T: Element>(
+        &mut self,
+        n_leaves: usize,
+        brings: &[Vec<Range<usize>>],
+        own: &Brought<'_, T>,
+        result: &mut [T],
+        algorithm: Algorithm,
+    ) -> Result<(), CollectiveError> {
         let n = result.len();
-        let call = self.call::<T>(Kind::AllReduce, n)?.reducing(Reduction::Sum);
-        let call = call.sharing(n_leaves, brings);
         let fits = brings.len() == self.size()
             && own.subtrees == brings[self.rank]
             && own.sums.len() == own.subtrees.len()
@@ -73,11 +88,16 @@ impl Group {
                 "what a rank brings must be what was said, with as many elements as the result";
             return Err(CollectiveError::Misuse(sentence.to_string()));
         }
-        let exchange = Exchange::new::<T>(n_leaves, brings, n, Reduction::Sum)?;
-        let sums: Vec<*const T> = own.sums.iter().map(|sum| sum.as_ptr()).collect();
-        let buffers = Buffers { sums: &sums, out: result.as_mut_ptr() };
-        // SAFETY: lengths were checked, and borrows keep the sums apart from the result.
-        unsafe { self.exchange(call, &exchange, &buffers) }
+        let call = self.call::<T>(Kind::AllReduce, n)?.reducing(Reduction::Sum);
+        let call = call.with(algorithm as usize).sharing(n_leaves, brings);
+        let sharing = Sharing { n_leaves, brings, reduction: Reduction::Sum };
+        let way = self.choose_way(call, algorithm, &sharing, size_of_val(result))?;
+        let plan = self.plan::<T>(sharing, slice::from_ref(&(0..n)), way)?;
+        let sum = |idx: usize| own.sums[idx].as_ptr().cast_mut();
+        // SAFETY: lengths were checked, and borrows keep the sums apart from the result; sums are only read.
+        let outcome = unsafe { self.carry_out(call, &plan, sum, result.as_mut_ptr()) };
+        self.keep(plan);
+        outcome
     }
 
     /// Each rank gets its part of the reduction: `counts[r]` elements for rank r, one rank's after the other's.
@@ -96,10 +116,10 @@ impl Group {
         if values.is_empty() {
             return self.come_together(call);
         }
-        let exchange =
-            Exchange::new::<T>(self.size(), &self.a_leaf_each(), values.len(), reduction)?;
+        let exchange = Exchange::new::<T>(self.size(), &self.leaf_each, values.len(), reduction)?;
         let out = result.as_mut_ptr().wrapping_sub(own.start);
-        let buffers = Buffers { sums: &[values.as_ptr()], out };
+        let sums = Pointers::one(values.as_ptr().cast_mut());
+        let buffers = Buffers { sums, outs: Pointers::one(out) };
         // SAFETY: the result has the elements of this rank, which are all that is written.
         unsafe { self.exchange(call, &exchange.scattered(owned), &buffers) }
     }
@@ -119,9 +139,8 @@ impl Group {
         }
         let n = values.len();
         let owned = (0..self.size()).map(|rank| if rank == root { 0..n } else { 0..0 }).collect();
-        let exchange = Exchange::new::<T>(self.size(), &self.a_leaf_each(), n, reduction)?;
-        let out = values.as_mut_ptr();
-        let buffers = Buffers { sums: &[out.cast_const()], out };
+        let exchange = Exchange::new::<T>(self.size(), &self.leaf_each, n, reduction)?;
+        let buffers = Buffers::in_place(values.as_mut_ptr());
         // SAFETY: the one sum is the result's own memory.
         unsafe { self.exchange(call, &exchange.scattered(owned), &buffers) }
     }
@@ -144,15 +163,6 @@ impl Group {
         };
         let mut incoming = self.incoming(&mut parts);
         self.transfer(call, 0, &outgoing, &mut incoming)
-    }
-
-    /// All ranks get what each has, which may be more on one than on another.
-    pub fn all_gather_uneven<T: Element>(
-        &mut self,
-        values: &[T],
-    ) -> Result<Vec<Vec<T>>, CollectiveError> {
-        let parts = vec![values; self.size()];
-        self.all_to_all_uneven_as(Kind::AllGather, &parts)
     }
 
     /// Each rank gets what each other has for it: as many from each, in the order of the ranks.
@@ -179,52 +189,6 @@ impl Group {
         let mut parts: Vec<&mut [T]> = result.chunks_exact_mut(n).collect();
         let mut incoming = self.incoming(&mut parts);
         self.transfer(call, 0, &outgoing, &mut incoming)
-    }
-
-    /// Each rank gets what each other has for it, `parts[r]` for rank r, of any sizes.
-    pub fn all_to_all_uneven<T: Element>(
-        &mut self,
-        parts: &[&[T]],
-    ) -> Result<Vec<Vec<T>>, CollectiveError> {
-        check_len("what goes to the ranks", parts.len(), self.size())?;
-        self.all_to_all_uneven_as(Kind::AllToAll, parts)
-    }
-
-    fn all_to_all_uneven_as<T: Element>(
-        &mut self,
-        kind: Kind,
-        parts: &[&[T]],
-    ) -> Result<Vec<Vec<T>>, CollectiveError> {
-        let call = self.call::<T>(kind, 0)?;
-        let counts: Vec<[u64; 1]> = parts.iter().map(|part| [part.len() as u64]).collect();
-        let mut their_counts = vec![[0u64; 1]; self.size()];
-        let outgoing: Vec<_> = self
-            .others()
-            .map(|to| Outgoing { to, bytes: bytemuck::cast_slice(&counts[to]) })
-            .collect();
-        let mut slots: Vec<&mut [u64]> =
-            their_counts.iter_mut().map(|count| &mut count[..]).collect();
-        let rank = self.rank;
-        let others = slots.iter_mut().enumerate().filter(|(from, _)| *from != rank);
-        let mut incoming: Vec<_> = others
-            .map(|(from, count)| Incoming { from, bytes: bytemuck::cast_slice_mut(count) })
-            .collect();
-        self.transfer(call, 0, &outgoing, &mut incoming)?;
-        let mut result: Vec<Vec<T>> = Vec::with_capacity(self.size());
-        for (from, [count]) in their_counts.iter().enumerate() {
-            result.push(match from == rank {
-                true => parts[rank].to_vec(),
-                false => vec![T::zeroed(); *count as usize],
-            });
-        }
-        let outgoing: Vec<_> = self
-            .others()
-            .map(|to| Outgoing { to, bytes: bytemuck::cast_slice(parts[to]) })
-            .collect();
-        let mut slots: Vec<&mut [T]> = result.iter_mut().map(Vec::as_mut_slice).collect();
-        let mut incoming = self.incoming(&mut slots);
-        self.transfer(call, 1, &outgoing, &mut incoming)?;
-        Ok(result)
     }
 
     /// All ranks get the root's values.
@@ -285,38 +249,6 @@ impl Group {
             false => self.incoming(&mut parts),
         };
         self.transfer(call, 1, &outgoing, &mut incoming)
-    }
-
-    /// The root gets what each has, by rank; the others get nothing. Sizes may differ.
-    pub fn gather<T: Element>(
-        &mut self,
-        values: &[T],
-        root: usize,
-    ) -> Result<Option<Vec<Vec<T>>>, CollectiveError> {
-        self.check_root(root)?;
-        let call = self.call::<T>(Kind::Gather, 0)?.with(root);
-        let rank = self.rank;
-        if rank != root {
-            let count = [values.len() as u64];
-            let bytes = bytemuck::cast_slice(&count);
-            self.transfer(call, 0, &[Outgoing { to: root, bytes }], &mut [])?;
-            let bytes = bytemuck::cast_slice(values);
-            self.transfer(call, 1, &[Outgoing { to: root, bytes }], &mut [])?;
-            return Ok(None);
-        }
-        let mut counts = vec![0u64; self.size()];
-        let mut slots: Vec<&mut [u64]> = counts.chunks_exact_mut(1).collect();
-        let mut incoming = self.incoming(&mut slots);
-        self.transfer(call, 0, &[], &mut incoming)?;
-        let room = |(from, count): (usize, &u64)| match from == rank {
-            true => values.to_vec(),
-            false => vec![T::zeroed(); *count as usize],
-        };
-        let mut result: Vec<Vec<T>> = counts.iter().enumerate().map(room).collect();
-        let mut slots: Vec<&mut [T]> = result.iter_mut().map(Vec::as_mut_slice).collect();
-        let mut incoming = self.incoming(&mut slots);
-        self.transfer(call, 1, &[], &mut incoming)?;
-        Ok(Some(result))
     }
 
     /// Each rank gets its part of the root's values: `counts[r]` elements for rank r. Others than the root bring none.
@@ -387,25 +319,6 @@ impl Group {
             .collect()
     }
 
-    /// An all-reduce in which every rank is a leaf: the last one, where that was alike.
-    fn leaf_exchange<T: Element>(
-        &mut self,
-        n: usize,
-        reduction: Reduction,
-    ) -> Result<Exchange, CollectiveError> {
-        match self.leaf_exchange.take() {
-            Some((size, exchange)) if size == size_of::<T>() && exchange.is_for(n, reduction) => {
-                Ok(exchange)
-            }
-            _ => Exchange::new::<T>(self.size(), &self.a_leaf_each(), n, reduction),
-        }
-    }
-
-    /// Every rank brings one leaf: itself.
-    fn a_leaf_each(&self) -> Vec<Vec<Range<usize>>> {
-        (0..self.size()).map(|rank| std::iter::once(rank..rank + 1).collect()).collect()
-    }
-
     /// The ranges of parts of these sizes.
     fn parts(&self, counts: &[usize], n: usize) -> Result<Vec<Range<usize>>, CollectiveError> {
         check_len("the list of counts", counts.len(), self.size())?;
@@ -417,7 +330,7 @@ impl Group {
         Ok(counts.iter().scan(0, part).collect())
     }
 
-    fn check_root(&self, root: usize) -> Result<(), CollectiveError> {
+    pub(super) fn check_root(&self, root: usize) -> Result<(), CollectiveError> {
         if root < self.size() {
             return Ok(());
         }
@@ -426,7 +339,7 @@ impl Group {
     }
 }
 
-fn check_len(what: &str, found: usize, wanted: usize) -> Result<(), CollectiveError> {
+pub(super) fn check_len(what: &str, found: usize, wanted: usize) -> Result<(), CollectiveError> {
     if found == wanted {
         return Ok(());
     }

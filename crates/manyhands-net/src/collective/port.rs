@@ -19,6 +19,8 @@ pub(super) enum Trouble {
     Told(Call),
     /// A frame that no rank of this version sends.
     Malformed,
+    /// The other announces what cannot be, in words.
+    Refused(String),
 }
 
 impl From<LinkError> for Trouble {
@@ -35,6 +37,8 @@ pub(super) struct Port {
     head: [u8; HEADER],
     /// Bytes of the frame at hand that were received, head included; 0 between frames.
     got: usize,
+    /// The call of the last frame that was as expected.
+    seen: Option<Call>,
     /// What was taken for the body of a frame that was another one than expected.
     unread: Vec<u8>,
 }
@@ -56,12 +60,17 @@ impl DerefMut for Port {
 
 impl Port {
     pub(super) fn new(link: Box<dyn Link>) -> Port {
-        Port { link, sent: 0, head: [0; HEADER], got: 0, unread: Vec::new() }
+        Port { link, sent: 0, head: [0; HEADER], got: 0, seen: None, unread: Vec::new() }
     }
 
     /// Whether the link is memory that both sides see.
     pub(super) fn is_ring(&self) -> bool {
         !self.link.room_is_writable()
+    }
+
+    /// The call of the last frame that was as expected.
+    pub(super) fn seen(&self) -> Option<Call> {
+        self.seen
     }
 
     /// Bytes of the body of the frame at hand that are here.
@@ -118,6 +127,7 @@ impl Port {
                     None => Trouble::Elsewhere(header.call),
                 });
             }
+            self.seen = Some(header.call);
         } else {
             let n = self.link.try_receive(&mut body[self.got - HEADER..])?;
             *moved |= n > 0;

@@ -1,9 +1,9 @@
 //! Frames to and from several ranks at the same time: what all operations but the direct exchange are made of.
 
 use super::call::{Call, Header};
-use super::direct::waits_for;
 use super::error::CollectiveError;
 use super::group::{Group, Pass};
+use super::run::waits_for;
 
 /// Something for another rank.
 pub(super) struct Outgoing<'a> {
@@ -26,7 +26,7 @@ impl Group {
         outgoing: &[Outgoing<'_>],
         incoming: &mut [Incoming<'_>],
     ) -> Result<(), CollectiveError> {
-        let header = |n_bytes: usize| Header { call, frame: round as u32, n_bytes: n_bytes as u64 };
+        let header = |n_bytes: usize| Header::new(call, round, n_bytes);
         let mut sent = vec![false; outgoing.len()];
         let mut got = vec![false; incoming.len()];
         self.drive(call, |ports, interests| {

@@ -11,7 +11,7 @@ use crate::membership::status::Status;
 use crate::secure::{Secret, SecureLink};
 use crate::transport::wait::{Interest, Waiting};
 use crate::transport::{Link, LinkError, TcpLink};
-use crate::wire::{Admitted, DialError, FrameError, FrameReader, Socket, dial, write_frame};
+use crate::wire::{Admitted, Bounds, DialError, Framed, FramedError, Socket, dial};
 
 /// What may wait to be sent to one who does not read.
 const MOST_UNSENT: usize = 4 << 20;
@@ -19,21 +19,12 @@ const MOST_UNSENT: usize = 4 << 20;
 /// Why a control connection is of no use any more.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// The link failed.
+    /// The link failed, or what it carries is no message.
     #[error(transparent)]
-    Link(#[from] LinkError),
-    /// What arrived is no message.
-    #[error(transparent)]
-    Frame(#[from] FrameError),
+    Framed(#[from] FramedError),
     /// There is no connection.
     #[error(transparent)]
     Dial(#[from] DialError),
-    /// The other side does not read.
-    #[error("{n_bytes} bytes wait for the other side, which does not read")]
-    NotRead {
-        /// How many.
-        n_bytes: usize,
-    },
     /// Nobody has this name.
     #[error("no worker of the cluster is called {name}")]
     NoWorker {
@@ -49,35 +40,25 @@ pub enum ControlError {
 }
 
 /// A connection that carries control messages, always encrypted.
-pub(super) struct Connection {
-    link: Box<dyn Link>,
-    reader: FrameReader,
-    unsent: Vec<u8>,
-    n_sent: usize,
-    chunk: Vec<u8>,
-}
+pub(super) struct Connection(Framed);
 
 impl Connection {
     pub(super) fn new(admitted: Admitted) -> Result<Connection, ControlError> {
         let link: Box<dyn Link> = match admitted.socket {
             Socket::Tcp(stream) => {
-                Box::new(SecureLink::new(TcpLink::new(stream)?, admitted.established.keys))
+                let link = TcpLink::new(stream).map_err(FramedError::from)?;
+                Box::new(SecureLink::new(link, admitted.established.keys))
             }
             // The coordinator listens on TCP only.
-            Socket::Unix(_) => return Err(LinkError::Closed.into()),
+            Socket::Unix(_) => return Err(FramedError::from(LinkError::Closed).into()),
         };
-        let reader = FrameReader::new(MAX_MESSAGE);
-        Ok(Connection { link, reader, unsent: Vec::new(), n_sent: 0, chunk: vec![0; 16 << 10] })
+        let bounds = Bounds { text: MAX_MESSAGE, bytes: 0, unsent: MOST_UNSENT };
+        Ok(Connection(Framed::new(link, bounds)))
     }
 
     /// Queues a message.
     pub(super) fn send(&mut self, message: &impl Serialize) -> Result<(), ControlError> {
-        write_frame(&mut self.unsent, message, MAX_MESSAGE)?;
-        let n_bytes = self.unsent.len() - self.n_sent;
-        if n_bytes > MOST_UNSENT {
-            return Err(ControlError::NotRead { n_bytes });
-        }
-        Ok(())
+        Ok(self.0.queue(message, &[])?)
     }
 
     /// Sends what there is room for, and hands every message that has arrived to `take`. Whether anything moved.
@@ -85,40 +66,20 @@ impl Connection {
         &mut self,
         mut take: impl FnMut(T),
     ) -> Result<bool, ControlError> {
-        let mut moved = false;
-        while self.n_sent < self.unsent.len() {
-            let n = self.link.try_send(&self.unsent[self.n_sent..])?;
-            if n == 0 {
-                break;
-            }
-            self.n_sent += n;
-            moved = true;
+        let mut moved = self.0.push()?;
+        while let Some(message) = self.0.next(&mut moved)? {
+            take(message);
         }
-        if self.n_sent == self.unsent.len() {
-            self.unsent.clear();
-            self.n_sent = 0;
-        }
-        self.link.try_flush()?;
-        loop {
-            let n = self.link.try_receive(&mut self.chunk)?;
-            if n == 0 {
-                return Ok(moved);
-            }
-            moved = true;
-            let mut bytes = &self.chunk[..n];
-            while let Some(message) = self.reader.next(&mut bytes)? {
-                take(message);
-            }
-        }
+        Ok(moved)
     }
 
     pub(super) fn has_unsent(&self) -> bool {
-        self.n_sent < self.unsent.len()
+        self.0.has_unsent()
     }
 
     /// What it waits for.
     pub(super) fn interest(&self) -> Interest {
-        if self.has_unsent() { Interest::ReceiveOrRoom } else { Interest::Receive }
+        self.0.interest()
     }
 }
 
@@ -127,13 +88,13 @@ impl std::ops::Deref for Connection {
     type Target = dyn Link;
 
     fn deref(&self) -> &Self::Target {
-        &*self.link
+        &*self.0
     }
 }
 
 impl std::ops::DerefMut for Connection {
     fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut *self.link
+        &mut *self.0
     }
 }
 

@@ -1,10 +1,8 @@
 //! The coordinator as a process: a door, connections, the log, and the state machine.
 
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -15,10 +13,11 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::CONTROL;
 use super::connection::Connection;
+use super::log_file::LogFile;
 use crate::host::random_number;
 use crate::membership::coordinator::{Action, Coordinator, Event, TICK};
 use crate::membership::identity::{ClusterId, Connection as ConnectionId};
-use crate::membership::log::{Entry, LogError, decode, encode};
+use crate::membership::log::LogError;
 use crate::membership::message::ToCoordinator;
 use crate::membership::status::Decision;
 use crate::secure::Secret;
@@ -130,7 +129,7 @@ impl CoordinatorProcess {
             connections: Vec::new(),
             next_connection: 0,
             arrivals,
-            waiting: Waiting::new(),
+            waiting: Waiting::sleeping_at_once(),
             stop: Arc::clone(&stop),
             bell: Arc::clone(&bell),
             say,
@@ -138,6 +137,9 @@ impl CoordinatorProcess {
             _door: door,
         };
         event_loop.perform(first)?;
+        if event_loop.log.as_ref().is_some_and(LogFile::is_long) {
+            event_loop.shorten_log();
+        }
         let thread = std::thread::Builder::new().name("coordinator".into());
         let thread = Some(thread.spawn(move || event_loop.run())?);
         Ok(CoordinatorProcess { address, stop, bell, thread })
@@ -301,6 +303,18 @@ impl<S: FnMut(&Decision)> Loop<S> {
             (self.say)(&Decision { at, sentence: format!("the coordinator ends: {error}") });
             self.is_over = true;
         }
+        if self.log.as_ref().is_some_and(LogFile::has_grown) {
+            self.shorten_log();
+        }
+    }
+
+    /// A log that cannot be shortened is as good as before.
+    fn shorten_log(&mut self) {
+        if let Some(Err(error)) = self.log.as_mut().map(LogFile::shorten) {
+            let at = self.start.elapsed().as_secs_f64();
+            let sentence = format!("the log stays as long as it is: {error}");
+            (self.say)(&Decision { at, sentence });
+        }
     }
 
     fn perform(&mut self, actions: Vec<Action>) -> Result<(), CoordinatorError> {
@@ -341,41 +355,4 @@ impl<S: FnMut(&Decision)> Loop<S> {
 
 fn interest(line: &Option<Line>) -> Interest {
     line.as_ref().map_or(Interest::Nothing, |line| line.connection.interest())
-}
-
-/// The log on disk, of which one process at a time is the writer.
-struct LogFile {
-    path: PathBuf,
-    file: File,
-}
-
-impl LogFile {
-    /// Opens or creates it; what a crash cut short at its end is taken off.
-    fn open(path: &Path) -> Result<(LogFile, Vec<Entry>), CoordinatorError> {
-        let failed = |source| CoordinatorError::LogFile { path: path.to_path_buf(), source };
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
-            .map_err(failed)?;
-        if file.try_lock().is_err() {
-            return Err(CoordinatorError::LogTaken { path: path.to_path_buf() });
-        }
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(failed)?;
-        let decoded = decode(&bytes)
-            .map_err(|source| CoordinatorError::Log { path: path.to_path_buf(), source })?;
-        file.set_len(decoded.n_bytes as u64).map_err(failed)?;
-        file.seek(SeekFrom::End(0)).map_err(failed)?;
-        Ok((LogFile { path: path.to_path_buf(), file }, decoded.entries))
-    }
-
-    fn append(&mut self, entry: &Entry) -> Result<(), CoordinatorError> {
-        let failed = |source| CoordinatorError::LogFile { path: self.path.clone(), source };
-        let line = encode(entry).map_err(|error| failed(error.into()))?;
-        self.file.write_all(line.as_bytes()).map_err(failed)?;
-        self.file.sync_data().map_err(failed)
-    }
 }

@@ -121,16 +121,51 @@ pub struct Apart {
     pub reason: String,
     /// There never was one, and trying again cannot help: a wrong secret, a name that means nothing.
     pub is_hopeless: bool,
+    /// Whether there was one before.
+    pub has_connected: bool,
 }
 
 /// A thread that follows a coordinator until this is dropped.
 pub struct Follower<E> {
-    events: Sender<E>,
-    bell: Arc<OwnedFd>,
+    teller: Teller<E>,
     apart: Arc<Mutex<Option<Apart>>>,
     stop: Arc<AtomicBool>,
-    gate: Arc<Mutex<()>>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Tells a follower what happened, from any thread. What is told after its end is lost.
+pub struct Teller<E> {
+    events: Sender<(Instant, E)>,
+    bell: Arc<OwnedFd>,
+    gate: Arc<Mutex<()>>,
+}
+
+impl<E> Clone for Teller<E> {
+    fn clone(&self) -> Teller<E> {
+        let (bell, gate) = (Arc::clone(&self.bell), Arc::clone(&self.gate));
+        Teller { events: self.events.clone(), bell, gate }
+    }
+}
+
+impl<E> Teller<E> {
+    /// Held while what the coordinator says is handled, after all that was told before. Who holds it too, looks whether it was stopped and tells
+    /// that it went on, has either told it in time or does not go on.
+    pub fn gate(&self) -> &Mutex<()> {
+        &self.gate
+    }
+
+    /// Tells the state machine that something happened.
+    pub fn tell(&self, event: E) {
+        self.note(event);
+        ring(&self.bell);
+    }
+
+    /// Tells the state machine without waking it: it takes what was noted in order and with its time, before the next thing that
+    /// happens, and at its next tick at the latest. For what happens many times in a step.
+    pub fn note(&self, event: E) {
+        // The loop outlives all who tell it something, unless it panicked.
+        let _ = self.events.send((Instant::now(), event));
+    }
 }
 
 impl<E: Send + 'static> Follower<E> {
@@ -164,7 +199,7 @@ impl<E: Send + 'static> Follower<E> {
         };
         let thread = std::thread::Builder::new().name("follower".into());
         let thread = Some(thread.spawn(move || event_loop.run())?);
-        Ok(Follower { events, bell, apart, stop, gate, thread })
+        Ok(Follower { teller: Teller { events, bell, gate }, apart, stop, thread })
     }
 
     /// Why the last attempt to reach the coordinator failed; none while there is a connection, or before the first attempt.
@@ -172,24 +207,31 @@ impl<E: Send + 'static> Follower<E> {
         self.apart.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Held while what the coordinator says is handled, after all that was told before. Who holds it too, looks whether it was stopped and tells
-    /// that it went on, has either told it in time or does not go on.
+    /// See [`Teller::gate`].
     pub fn gate(&self) -> &Mutex<()> {
-        &self.gate
+        self.teller.gate()
     }
 
     /// Tells the state machine that something happened.
     pub fn tell(&self, event: E) {
-        // The loop outlives all who tell it something, unless it panicked.
-        let _ = self.events.send(event);
-        ring(&self.bell);
+        self.teller.tell(event);
+    }
+
+    /// One who tells the same follower, for other threads.
+    pub fn teller(&self) -> Teller<E> {
+        self.teller.clone()
+    }
+
+    /// See [`Teller::note`].
+    pub fn note(&self, event: E) {
+        self.teller.note(event);
     }
 }
 
 impl<E> Drop for Follower<E> {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        ring(&self.bell);
+        ring(&self.teller.bell);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -202,7 +244,7 @@ struct Loop<S: Side, P> {
     start: Instant,
     side: S,
     connection: [Option<Connection>; 1],
-    events: Receiver<S::Event>,
+    events: Receiver<(Instant, S::Event)>,
     bell: Arc<OwnedFd>,
     stop: Arc<AtomicBool>,
     gate: Arc<Mutex<()>>,
@@ -213,14 +255,11 @@ struct Loop<S: Side, P> {
 
 impl<S: Side, P: FnMut(S::Action)> Loop<S, P> {
     fn run(&mut self) {
-        let mut waiting = Waiting::new();
+        let mut waiting = Waiting::sleeping_at_once();
         let mut next_tick = Instant::now();
         loop {
             let mut moved = self.pump();
-            while let Ok(event) = self.events.try_recv() {
-                self.handle(event);
-                moved = true;
-            }
+            moved |= self.take_told();
             // What was told before the end is still handled and sent.
             if self.stop.load(Ordering::Relaxed) && !moved {
                 break;
@@ -254,9 +293,7 @@ impl<S: Side, P: FnMut(S::Action)> Loop<S, P> {
         if !messages.is_empty() {
             let gate = Arc::clone(&self.gate);
             let _held = gate.lock().unwrap_or_else(PoisonError::into_inner);
-            while let Ok(event) = self.events.try_recv() {
-                self.handle(event);
-            }
+            self.take_told();
             for message in messages {
                 self.handle(S::received(message));
             }
@@ -271,12 +308,32 @@ impl<S: Side, P: FnMut(S::Action)> Loop<S, P> {
         }
     }
 
+    /// Handles what was told, each as of its time. Whether there was anything.
+    fn take_told(&mut self) -> bool {
+        let mut is_any = false;
+        while let Ok((at, event)) = self.events.try_recv() {
+            self.handle_at(at, event);
+            is_any = true;
+        }
+        is_any
+    }
+
     fn handle(&mut self, event: S::Event) {
-        let actions = self.side.handle(self.start.elapsed(), event);
+        self.handle_at(Instant::now(), event);
+    }
+
+    fn handle_at(&mut self, at: Instant, event: S::Event) {
+        let actions = self.side.handle(at.saturating_duration_since(self.start), event);
         for action in actions {
             match S::errand(action) {
                 Errand::Connect => self.connect(),
-                Errand::Disconnect => self.connection = [None],
+                Errand::Disconnect => {
+                    // The last word, if there is room for it; what arrives now is not heard any more.
+                    if let Some(connection) = &mut self.connection[0] {
+                        let _ = connection.pump(|_: FromCoordinator| {});
+                    }
+                    self.connection = [None];
+                }
                 Errand::Send(message) => {
                     if let Some(connection) = &mut self.connection[0] {
                         // One that does not read is found silent.
@@ -293,6 +350,7 @@ impl<S: Side, P: FnMut(S::Action)> Loop<S, P> {
         let apart = dialled.as_ref().err().map(|error| Apart {
             reason: error.to_string(),
             is_hopeless: !self.has_connected && is_hopeless(error),
+            has_connected: self.has_connected,
         });
         *self.apart.lock().unwrap_or_else(PoisonError::into_inner) = apart;
         self.connection = [dialled.ok().and_then(|admitted| Connection::new(admitted).ok())];

@@ -5,10 +5,11 @@
 mod connection;
 mod coordinator;
 mod follower;
+mod log_file;
 
 pub use connection::{ControlError, ask_drain, ask_status};
 pub use coordinator::{CoordinatorError, CoordinatorProcess, CoordinatorSettings};
-pub use follower::{Apart, Errand, Follower, Side};
+pub use follower::{Apart, Errand, Follower, Side, Teller};
 
 use crate::secure::Purpose;
 

@@ -190,7 +190,7 @@ fn what_does_not_fit_together_is_named() {
     );
     check(
         &[("MANYHANDS_RANK", "0"), ("MANYHANDS_SIZE", "2"), (RENDEZVOUS_VARIABLE, "here")],
-        "MANYHANDS_RENDEZVOUS should be host:port, but is \"here\"",
+        "MANYHANDS_RENDEZVOUS should be host:port (an IPv6 address in brackets, as in [::1]:7070), but is \"here\"",
     );
     check(
         &[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "2"), ("SLURM_STEP_ID", "0")],

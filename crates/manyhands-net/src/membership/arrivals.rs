@@ -10,6 +10,10 @@ pub const FLOOR: Duration = Duration::from_millis(600);
 pub const CEILING: Duration = Duration::from_secs(10);
 /// How many deviations beyond the mean are still usual: with normal intervals one in 10^15 is later.
 const DEVIATIONS: f64 = 8.0;
+/// How many times longer one is waited for whose loss would cost far more than the waiting.
+const LONG_FACTOR: u32 = 16;
+/// Even such a one is suspected by then.
+pub const LONG_CEILING: Duration = Duration::from_secs(30);
 /// The weight of a new interval: about the last twenty count.
 const WEIGHT: f64 = 0.05;
 
@@ -47,6 +51,11 @@ impl Arrivals {
         Duration::from_secs_f64(usual.clamp(FLOOR.as_secs_f64(), CEILING.as_secs_f64()))
     }
 
+    /// How long it may be silent where its loss would cost far more than the waiting: about ten seconds for a steady sender.
+    pub fn long_patience(&self) -> Duration {
+        (LONG_FACTOR * self.patience()).min(LONG_CEILING)
+    }
+
     /// How long it has been silent.
     pub fn silent_for(&self, now: Duration) -> Duration {
         now.saturating_sub(self.last)
@@ -77,6 +86,14 @@ mod tests {
         let (arrivals, now) = after((0..200).map(|i| 90 + i * 7 % 20));
         assert!(!arrivals.is_silent(now + Duration::from_millis(500)));
         assert!(arrivals.is_silent(now + Duration::from_millis(900)));
+    }
+
+    #[test]
+    fn long_patience_is_many_times_the_usual_and_ends_too() {
+        let (arrivals, _) = after((0..200).map(|i| 90 + i * 7 % 20));
+        assert!(arrivals.long_patience() > 9 * Duration::from_secs(1));
+        let (arrivals, _) = after((0..50).map(|_| 60_000));
+        assert_eq!(arrivals.long_patience(), LONG_CEILING);
     }
 
     #[test]

@@ -6,6 +6,18 @@
 
 use super::message::Grains;
 
+/// What a grain takes, in seconds, after another was measured. A new one counts a fifth, and for no more than four times what was known: one during which the
+/// machine slept says nothing of its speed, and who got no grains for that would never be measured again.
+pub fn measured_again(before: Option<f64>, seconds: f64) -> f64 {
+    let before = before.filter(|before| *before > 0.0).unwrap_or(seconds);
+    0.8 * before + 0.2 * seconds.min(4.0 * before)
+}
+
+/// What a grain may take one that has had none for long: what was known loses its weight, so that it is tried again.
+pub fn not_measured_lately(before: Option<f64>) -> Option<f64> {
+    before.map(|seconds| seconds / 2.0)
+}
+
 /// How much longer a step may take for the sake of fewer partial sums.
 pub const SLACK: f64 = 0.10;
 /// How much longer than the shortest time an assignment may take before it is given up for another.
@@ -26,7 +38,7 @@ pub struct Share {
 
 /// What a member brings to a step.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Part {
+pub struct Assigned {
     /// Grains it has done: those of its [`Share`] that no earlier member has done too.
     pub done: Vec<Grains>,
     /// Grains it is to do.
@@ -34,7 +46,7 @@ pub struct Part {
 }
 
 /// Assigns every grain of a step to exactly one member. What is done stays with who did it. If all are excused, none is.
-pub fn assign(n_grains: u32, shares: &[Share]) -> Vec<Part> {
+pub fn assign(n_grains: u32, shares: &[Share]) -> Vec<Assigned> {
     let mut owners: Vec<Option<usize>> = vec![None; n_grains as usize];
     for (rank, share) in shares.iter().enumerate() {
         for grain in share.done.iter().flat_map(|grains| grains.start..grains.end) {
@@ -49,7 +61,7 @@ pub fn assign(n_grains: u32, shares: &[Share]) -> Vec<Part> {
     let rest = grains_where(None);
     let to_do = divide(n_grains, &rest, &seconds(shares));
     let done = (0..shares.len()).map(|rank| runs(&grains_where(Some(rank))));
-    done.zip(to_do).map(|(done, to_do)| Part { done, to_do }).collect()
+    done.zip(to_do).map(|(done, to_do)| Assigned { done, to_do }).collect()
 }
 
 /// As [`assign`] with nothing done, but goes on with the assignment before as long as it is not much slower, so that noise in
@@ -228,14 +240,26 @@ mod tests {
         Share { seconds_per_grain: Some(seconds), ..Share::default() }
     }
 
-    fn counts(parts: &[Part]) -> Vec<usize> {
-        parts.iter().map(|part| part.to_do.iter().map(Grains::len).sum()).collect()
+    #[test]
+    fn one_freeze_changes_little_and_who_gets_no_grains_is_tried_again() {
+        let before = Some(0.001);
+        assert_eq!(measured_again(None, 0.001), 0.001);
+        assert!(measured_again(before, 1000.0) < 0.002);
+        // One that has become slow for good is known to be after a while.
+        let slow = (0..30).fold(before, |known, _| Some(measured_again(known, 1.0)));
+        assert!(slow.unwrap() > 0.9);
+        let tried = (0..10).fold(slow, |known, _| not_measured_lately(known));
+        assert!(tried.unwrap() < 0.001);
     }
 
-    fn owners(n_grains: u32, parts: &[Part]) -> Vec<usize> {
+    fn counts(assigned: &[Assigned]) -> Vec<usize> {
+        assigned.iter().map(|one| one.to_do.iter().map(Grains::len).sum()).collect()
+    }
+
+    fn owners(n_grains: u32, assigned: &[Assigned]) -> Vec<usize> {
         let mut owners = vec![Vec::new(); n_grains as usize];
-        for (rank, part) in parts.iter().enumerate() {
-            for grains in part.done.iter().chain(&part.to_do) {
+        for (rank, one) in assigned.iter().enumerate() {
+            for grains in one.done.iter().chain(&one.to_do) {
                 (grains.start..grains.end).for_each(|grain| owners[grain as usize].push(rank));
             }
         }
@@ -246,25 +270,25 @@ mod tests {
     #[test]
     fn equal_members_get_a_whole_subtree_each() {
         for (n_grains, n_members) in [(8, 1), (8, 2), (8, 4), (8, 8), (64, 16), (4096, 32)] {
-            let parts = assign(n_grains, &vec![share(0.3); n_members]);
-            owners(n_grains, &parts);
-            for part in &parts {
-                assert_eq!(n_subtrees(n_grains, &part.to_do), 1, "{n_grains} {n_members}");
-                assert_eq!(part.to_do[0].len(), n_grains as usize / n_members);
+            let assigned = assign(n_grains, &vec![share(0.3); n_members]);
+            owners(n_grains, &assigned);
+            for one in &assigned {
+                assert_eq!(n_subtrees(n_grains, &one.to_do), 1, "{n_grains} {n_members}");
+                assert_eq!(one.to_do[0].len(), n_grains as usize / n_members);
             }
         }
     }
 
     #[test]
     fn a_member_three_times_as_fast_gets_three_times_as_much() {
-        let parts = assign(8, &[share(1.0), share(3.0)]);
-        assert_eq!(counts(&parts), [6, 2]);
+        let assigned = assign(8, &[share(1.0), share(3.0)]);
+        assert_eq!(counts(&assigned), [6, 2]);
     }
 
     #[test]
     fn a_little_noise_moves_nothing_and_a_lot_does() {
         let before: Vec<Vec<Grains>> =
-            assign(8, &[share(1.0), share(1.0)]).into_iter().map(|part| part.to_do).collect();
+            assign(8, &[share(1.0), share(1.0)]).into_iter().map(|one| one.to_do).collect();
         assert_eq!(rebalance(8, &[share(1.0), share(1.15)], &before), before);
         let after = rebalance(8, &[share(1.0), share(3.0)], &before);
         assert_eq!(after[0].iter().map(Grains::len).sum::<usize>(), 6);
@@ -301,16 +325,16 @@ mod tests {
         fn every_grain_has_one_owner_and_done_ones_keep_theirs(
             n_grains in 1_u32..300, shares in shares()
         ) {
-            let parts = assign(n_grains, &shares);
-            let owners = owners(n_grains, &parts);
+            let assigned = assign(n_grains, &shares);
+            let owners = owners(n_grains, &assigned);
             for (rank, share) in shares.iter().enumerate() {
                 for grain in share.done.iter().flat_map(|g| g.start..g.end.min(n_grains)) {
                     prop_assert!(owners[grain as usize] <= rank);
                 }
                 let is_excused = share.is_excused && !shares.iter().all(|s| s.is_excused);
-                prop_assert!(!is_excused || parts[rank].to_do.is_empty());
+                prop_assert!(!is_excused || assigned[rank].to_do.is_empty());
             }
-            prop_assert_eq!(parts, assign(n_grains, &shares));
+            prop_assert_eq!(assigned, assign(n_grains, &shares));
         }
 
         #[test]

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use super::following::{Connecting, Due, Following, Verdict};
+use super::following::{Due, Following, Heard};
 use super::identity::{JobId, ViewId};
-use super::message::{DriverHeartbeat, FromCoordinator, Go, Order, Ready, Submit, ToCoordinator};
+use super::message::{
+    DriverHeartbeat, FromCoordinator, Go, MAX_TEXT, Order, Ready, Submit, ToCoordinator,
+};
 
 /// What happened.
 #[derive(Clone, Debug)]
@@ -15,7 +17,9 @@ pub enum Event {
     Closed,
     /// The coordinator said something.
     Received(Box<FromCoordinator>),
-    /// A state was fetched in a view that goes (see [`Driver::is_going`]) and saved here, with so many steps behind it.
+    /// A state was fetched in a view that goes and saved here, with so many steps behind it. A view goes from its [`Action::Start`] to the
+    /// next [`Action::Pause`]: a state that arrives later must not replace the one that the driver has told of, which members may be about
+    /// to copy.
     Saved {
         /// How many.
         steps: u64,
@@ -27,7 +31,7 @@ pub enum Event {
     },
     /// The job is done.
     Finished,
-    /// The job cannot go on.
+    /// The driver ends before the job is done.
     Failed {
         /// Why.
         reason: String,
@@ -102,49 +106,42 @@ impl Driver {
         if self.is_over {
             return actions;
         }
+        // As for workers.
+        if matches!(event, Event::Connected | Event::Closed | Event::Received(_) | Event::Tick) {
+            self.following.pass_time(now);
+        }
         match event {
             Event::Connected => self.connected(now, &mut actions),
-            Event::Closed => {
-                if !matches!(self.following.state, Connecting::Apart { .. }) {
-                    self.following.apart(now);
-                }
-            }
+            Event::Closed => self.following.closed(now),
             Event::Received(message) => self.receive(now, *message, &mut actions),
             Event::Saved { steps } => self.saved = self.saved.max(steps),
             Event::InputsSent { steps } => self.inputs_sent = steps,
-            Event::Finished => self.last_word = Some(Ok(())),
-            Event::Failed { reason } => self.last_word = Some(Err(reason)),
+            Event::Finished => self.end_with(Ok(()), &mut actions),
+            Event::Failed { reason } => self.end_with(Err(shortened(reason)), &mut actions),
             Event::Tick => self.tick(now, &mut actions),
         }
         actions
     }
 
-    /// Whether this view goes, so that inputs may be sent and a state fetched in it may be kept. A state that arrives later, or
-    /// while a view is prepared, must not replace the one that the driver has told of: members may be about to copy that.
-    pub fn is_going(&self, view: ViewId) -> bool {
-        self.is_going && self.view == Some(view)
-    }
-
     fn connected(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        if !matches!(self.following.state, Connecting::Trying { .. }) {
+        if !self.following.connected(now) {
             return actions.push(Action::Disconnect);
         }
-        self.following.connected(now);
         self.submit.follows = self.following.follows;
         self.submit.previous = self.job;
         send(actions, ToCoordinator::Submit(self.submit.clone()));
     }
 
     fn receive(&mut self, now: Duration, message: FromCoordinator, actions: &mut Vec<Action>) {
-        if !matches!(self.following.state, Connecting::Connected { .. }) {
-            return;
-        }
-        if let Verdict::Refuse(reason) = self.following.heard(now, &message) {
-            actions.push(Action::Say(reason));
-            self.following.apart(now);
-            return actions.push(Action::Disconnect);
-        }
-        match message.order {
+        let order = match self.following.hear(now, message) {
+            Heard::Order(order) => order,
+            Heard::Nothing => return,
+            Heard::Refused(reason) => {
+                actions.push(Action::Say(reason));
+                return actions.push(Action::Disconnect);
+            }
+        };
+        match order {
             Order::Accepted { job } => {
                 self.following.accepted();
                 self.job = Some(job);
@@ -210,6 +207,17 @@ impl Driver {
             inputs_sent: self.inputs_sent,
         };
         send(actions, ToCoordinator::DriverHeartbeat(heartbeat));
+        self.say_last_word(actions);
+    }
+
+    fn end_with(&mut self, word: Result<(), String>, actions: &mut Vec<Action>) {
+        self.last_word = Some(word);
+        if self.following.is_accepted() {
+            self.say_last_word(actions);
+        }
+    }
+
+    fn say_last_word(&self, actions: &mut Vec<Action>) {
         let Some(job) = self.job else { return };
         match &self.last_word {
             Some(Ok(())) => send(actions, ToCoordinator::Finished { job }),
@@ -221,6 +229,54 @@ impl Driver {
     }
 }
 
+/// As much of a reason as a message may carry.
+fn shortened(mut reason: String) -> String {
+    reason.truncate(reason.floor_char_boundary(MAX_TEXT));
+    reason
+}
+
 fn send(actions: &mut Vec<Action>, message: ToCoordinator) {
     actions.push(Action::Send(Box::new(message)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::identity::{ClusterId, Incarnation, Instance};
+    use super::super::message::{GrainCounts, Reach};
+    use super::*;
+
+    fn said(actions: Vec<Action>) -> Vec<ToCoordinator> {
+        let sent = |action| match action {
+            Action::Send(message) => Some(*message),
+            _ => None,
+        };
+        actions.into_iter().filter_map(sent).collect()
+    }
+
+    #[test]
+    fn why_it_ends_is_said_at_once_and_no_longer_than_a_message_may_be() {
+        let submit = Submit {
+            name: "job".to_string(),
+            instance: Instance(1),
+            grains: GrainCounts { full: 1, last: 1, steps_per_epoch: 1 },
+            kernel_set: "k".to_string(),
+            driver: Reach::default(),
+            follows: None,
+            previous: None,
+        };
+        let now = Duration::ZERO;
+        let incarnation = Incarnation { epoch: 1, nonce: 1 };
+        let job = JobId { incarnation, number: 1 };
+        let mut driver = Driver::new(now, submit, 0);
+        driver.handle(now, Event::Tick);
+        driver.handle(now, Event::Connected);
+        let order = Order::Accepted { job };
+        let message = FromCoordinator { cluster: ClusterId(1), incarnation, order };
+        driver.handle(now, Event::Received(Box::new(message)));
+        let reason = "ä".repeat(MAX_TEXT);
+        let said = said(driver.handle(now, Event::Failed { reason }));
+        let [failed @ ToCoordinator::Failed { reason, .. }] = &said[..] else { panic!("{said:?}") };
+        assert_eq!(failed.check(), Ok(()));
+        assert_eq!(reason.len(), MAX_TEXT);
+    }
 }

@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::bounds::count;
 use super::identity::{ClusterId, Incarnation, JobId, MemberId, ViewId};
 use super::message::{Go, Join, Submit};
 
@@ -23,12 +24,26 @@ pub enum Entry {
         /// The newer one.
         by: Incarnation,
     },
+    /// Numbers below these have been given, whether or not an entry is left that says so.
+    Counted {
+        /// To workers.
+        member: u32,
+        /// To views.
+        view: u64,
+        /// To jobs.
+        job: u64,
+    },
     /// A worker became a member.
     Joined {
         /// Its id.
         id: MemberId,
         /// What it said of itself.
         join: Join,
+    },
+    /// A worker was asked to leave.
+    Draining {
+        /// Its id.
+        id: MemberId,
     },
     /// A worker is a member no more.
     Dropped {
@@ -116,7 +131,30 @@ fn decode_line(line: &[u8]) -> Result<Entry, String> {
     if u64::from_str_radix(sum, 16) != Ok(checksum(json.as_bytes())) {
         return Err("its checksum does not fit".to_string());
     }
-    serde_json::from_str(json).map_err(|error| error.to_string())
+    let entry: Entry = serde_json::from_str(json).map_err(|error| error.to_string())?;
+    entry.check()?;
+    Ok(entry)
+}
+
+impl Entry {
+    /// Whether numbers can be counted on from, and the rest is as it was when it was taken; else what is not.
+    fn check(&self) -> Result<(), String> {
+        match self {
+            Entry::Started { incarnation: life, .. } | Entry::Superseded { by: life } => {
+                life.check()
+            }
+            Entry::Joined { id, join } => id.check().and(join.check()),
+            Entry::Dropped { id, .. } | Entry::Draining { id } => id.check(),
+            Entry::Counted { member, view, job } => {
+                let member = MemberId(*member).check();
+                member.and(count("its views", *view)).and(count("its jobs", *job))
+            }
+            Entry::Accepted { job, submit } => job.check().and(submit.check()),
+            Entry::Ended { job, .. } => job.check(),
+            Entry::Prepared { view } => view.check(),
+            Entry::Went(go) => go.check(),
+        }
+    }
 }
 
 fn checksum(bytes: &[u8]) -> u64 {

@@ -11,6 +11,8 @@ pub const MAX_TEXT: usize = 1024;
 pub const MAX_ADDRESSES: usize = 16;
 /// The most grains of a step.
 pub const MAX_GRAINS: u32 = 1 << 16;
+/// The largest of numbers that count up: steps, views, jobs, lives. None is ever reached by counting, and all can be added to.
+pub const MAX_COUNT: u64 = 1 << 62;
 
 /// The grains from `start` up to, not including, `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -70,11 +72,8 @@ pub enum ToCoordinator {
     Stalled(Stalled),
     /// A worker wants to leave after the step it is in.
     Draining,
-    /// A worker or driver goes now.
-    Leave {
-        /// Why.
-        reason: String,
-    },
+    /// A worker heard nothing on this connection for too long: it gives it up, and comes back on another.
+    Returning,
     /// A driver has a job, or is back on a new connection.
     Submit(Submit),
     /// A driver is alive.
@@ -84,7 +83,7 @@ pub enum ToCoordinator {
         /// Which.
         job: JobId,
     },
-    /// The job cannot go on.
+    /// The driver ends before the job is done.
     Failed {
         /// Which.
         job: JobId,
@@ -134,7 +133,7 @@ pub enum Doing {
     Copying,
     /// Runs grains.
     Computing,
-    /// All its grains are done; exchanges sums.
+    /// Exchanges sums, or waits for others that have not come to it; mostly its grains are done.
     Exchanging,
 }
 
@@ -153,6 +152,8 @@ pub struct Heartbeat {
     pub seconds_per_grain: Option<f64>,
     /// How long it waited for others, in all.
     pub seconds_waiting: f64,
+    /// Whom it waited for alone for longest in this view, and for how many seconds in all.
+    pub held_up: Option<(MemberId, f64)>,
 }
 
 /// A worker or driver has stopped for a view.
@@ -343,86 +344,5 @@ impl Go {
     /// The rank of a member.
     pub fn rank(&self, id: MemberId) -> Option<usize> {
         self.members.iter().position(|seat| seat.id == id)
-    }
-}
-
-impl ToCoordinator {
-    /// Whether texts and lists are within their bounds and numbers are numbers; else what is not.
-    pub fn check(&self) -> Result<(), String> {
-        match self {
-            ToCoordinator::Join(join) => join.check(),
-            ToCoordinator::Submit(submit) => submit.check(),
-            ToCoordinator::Ready(ready) => ready.check(),
-            ToCoordinator::Heartbeat(heartbeat) => {
-                seconds(heartbeat.seconds_per_grain)?;
-                seconds(Some(heartbeat.seconds_waiting))
-            }
-            ToCoordinator::Stalled(stalled) => {
-                seconds(Some(stalled.seconds))?;
-                bounded("whom it waits for", stalled.waiting_for.len(), MAX_GRAINS as usize)
-            }
-            ToCoordinator::Drain { name } => text("the worker's name", name),
-            ToCoordinator::Leave { reason } | ToCoordinator::Failed { reason, .. } => {
-                text("the reason", reason)
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Join {
-    fn check(&self) -> Result<(), String> {
-        text("the worker's name", &self.name)?;
-        text("the host", &self.host)?;
-        text("the kernel set", &self.kernel_set)?;
-        bounded("the addresses", self.addresses.len(), MAX_ADDRESSES)?;
-        self.addresses.iter().try_for_each(|address| text("an address", address))
-    }
-}
-
-impl Submit {
-    fn check(&self) -> Result<(), String> {
-        text("the job's name", &self.name)?;
-        text("the kernel set", &self.kernel_set)?;
-        text("the driver's host", &self.driver.host)?;
-        bounded("the driver's addresses", self.driver.addresses.len(), MAX_ADDRESSES)?;
-        self.driver.addresses.iter().try_for_each(|address| text("an address", address))?;
-        let GrainCounts { full, last, steps_per_epoch } = self.grains;
-        if full == 0 || last == 0 || steps_per_epoch == 0 {
-            return Err("a step must have a grain and an epoch a step".to_string());
-        }
-        bounded("the grains of a step", full.max(last) as usize, MAX_GRAINS as usize)
-    }
-}
-
-impl Ready {
-    fn check(&self) -> Result<(), String> {
-        seconds(self.seconds_per_grain)?;
-        seconds(self.step_seconds)?;
-        let mut end = 0;
-        for grains in &self.done {
-            if grains.start < end || grains.is_empty() || grains.end > MAX_GRAINS {
-                return Err("the grains done are not in order".to_string());
-            }
-            end = grains.end;
-        }
-        Ok(())
-    }
-}
-
-fn text(what: &str, text: &str) -> Result<(), String> {
-    bounded(what, text.len(), MAX_TEXT)
-}
-
-fn bounded(what: &str, n: usize, most: usize) -> Result<(), String> {
-    if n > most { Err(format!("{what}: {n} is more than {most}")) } else { Ok(()) }
-}
-
-fn seconds(seconds: Option<f64>) -> Result<(), String> {
-    match seconds {
-        Some(seconds) if !(0.0..=1e9).contains(&seconds) => {
-            Err(format!("{seconds} is no number of seconds"))
-        }
-        _ => Ok(()),
     }
 }

@@ -6,17 +6,20 @@
 //!
 //! - [`message`]: what coordinator, workers and drivers say to each other;
 //! - [`coordinator`]: decides on views; [`worker`] and [`driver`]: the sides that follow them;
-//! - [`assign`]: who does which grain; [`arrivals`]: when silence is suspicious; [`log`]: what a restart needs.
+//! - [`assign`]: who does which grain; [`arrivals`]: when silence is suspicious; [`log`]: what a restart needs, and
+//!   [`remembered`]: what that comes to.
 //!
 //! The labels M1 to M4 are those of `ARCHITECTURE.md` (Many machines).
 
 pub mod arrivals;
 pub mod assign;
+mod bounds;
 pub mod coordinator;
 pub mod driver;
 pub mod following;
 pub mod identity;
 pub mod log;
 pub mod message;
+pub mod remembered;
 pub mod status;
 pub mod worker;

@@ -45,6 +45,10 @@ pub struct MemberStatus {
     pub is_in_view: bool,
     /// Whether it is about to leave.
     pub is_draining: bool,
+    /// For how much longer it rests, in seconds, since it held the others up; none where it does not rest. A coordinator of an earlier
+    /// build does not say.
+    #[serde(default)]
+    pub seconds_to_rest: Option<f64>,
     /// What it does, as it said last.
     pub doing: Doing,
     /// Steps its state has behind it.

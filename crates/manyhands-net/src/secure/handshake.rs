@@ -130,7 +130,7 @@ pub struct Established {
 /// [`Handshake::stage`] is proven and nothing is left to send.
 pub struct Handshake {
     hello: Vec<u8>,
-    part: Part,
+    awaited: Awaited,
     incoming: [u8; SECOND_LEN],
     arrived: usize,
     outgoing: Vec<u8>,
@@ -138,7 +138,7 @@ pub struct Handshake {
 }
 
 /// What is waited for, with what is needed to take it.
-enum Part {
+enum Awaited {
     Preamble { secret: Secret, accepts: Arc<[Purpose]> },
     First { noise: Box<HandshakeState>, purpose: Purpose },
     Verdict { noise: Box<HandshakeState>, purpose: Purpose },
@@ -148,24 +148,24 @@ enum Part {
     Failed(HandshakeError),
 }
 
-impl Part {
+impl Awaited {
     fn len(&self) -> usize {
         match self {
-            Part::Preamble { .. } | Part::Verdict { .. } => PREAMBLE_LEN,
-            Part::First { .. } => FIRST_LEN,
-            Part::Second { .. } => SECOND_LEN,
-            Part::Third { .. } => THIRD_LEN,
-            Part::Done(_) | Part::Failed(_) => 0,
+            Awaited::Preamble { .. } | Awaited::Verdict { .. } => PREAMBLE_LEN,
+            Awaited::First { .. } => FIRST_LEN,
+            Awaited::Second { .. } => SECOND_LEN,
+            Awaited::Third { .. } => THIRD_LEN,
+            Awaited::Done(_) | Awaited::Failed(_) => 0,
         }
     }
 
     fn name(&self) -> &'static str {
         match self {
-            Part::Preamble { .. } => "first words",
-            Part::First { .. } | Part::Second { .. } => "proof of the secret",
-            Part::Third { .. } => "proof of the secret and hello",
-            Part::Verdict { .. } => "answer",
-            Part::Done(_) | Part::Failed(_) => "handshake",
+            Awaited::Preamble { .. } => "first words",
+            Awaited::First { .. } | Awaited::Second { .. } => "proof of the secret",
+            Awaited::Third { .. } => "proof of the secret and hello",
+            Awaited::Verdict { .. } => "answer",
+            Awaited::Done(_) | Awaited::Failed(_) => "handshake",
         }
     }
 }
@@ -180,7 +180,7 @@ impl Handshake {
         let mut outgoing = preamble(PROTOCOL_VERSION, purpose.0).to_vec();
         let mut noise = noise(secret, purpose, Side::Initiator)?;
         push_message(&mut noise, &[], &mut outgoing)?;
-        Handshake::new(hello, Part::Verdict { noise: Box::new(noise), purpose }, outgoing)
+        Handshake::new(hello, Awaited::Verdict { noise: Box::new(noise), purpose }, outgoing)
     }
 
     /// The side that was connected to, which serves the given purposes.
@@ -189,16 +189,16 @@ impl Handshake {
         accepts: impl Into<Arc<[Purpose]>>,
         hello: &[u8],
     ) -> Result<Handshake, HandshakeError> {
-        let part = Part::Preamble { secret: secret.clone(), accepts: accepts.into() };
-        Handshake::new(hello, part, Vec::new())
+        let awaited = Awaited::Preamble { secret: secret.clone(), accepts: accepts.into() };
+        Handshake::new(hello, awaited, Vec::new())
     }
 
-    fn new(hello: &[u8], part: Part, outgoing: Vec<u8>) -> Result<Handshake, HandshakeError> {
+    fn new(hello: &[u8], awaited: Awaited, outgoing: Vec<u8>) -> Result<Handshake, HandshakeError> {
         if hello.len() > HELLO_MAX {
             return Err(HandshakeError::LongHello { len: hello.len() });
         }
         let incoming = [0; SECOND_LEN];
-        Ok(Handshake { hello: hello.into(), part, incoming, arrived: 0, outgoing, sent: 0 })
+        Ok(Handshake { hello: hello.into(), awaited, incoming, arrived: 0, outgoing, sent: 0 })
     }
 
     /// What is to be sent now. After an error too: a refusal, which may be sent before the connection is closed.
@@ -214,14 +214,14 @@ impl Handshake {
     /// How many bytes are still to come before something follows from them. Not more may be read from the connection: what
     /// comes after the handshake is not for it.
     pub fn wants(&self) -> usize {
-        self.part.len() - self.arrived
+        self.awaited.len() - self.arrived
     }
 
     /// How far it is.
     pub fn stage(&self) -> Stage {
-        match self.part {
-            Part::Third { .. } => Stage::Plausible,
-            Part::Done(_) => Stage::Proven,
+        match self.awaited {
+            Awaited::Third { .. } => Stage::Plausible,
+            Awaited::Done(_) => Stage::Proven,
             _ => Stage::Unknown,
         }
     }
@@ -230,7 +230,7 @@ impl Handshake {
     pub fn receive(&mut self, bytes: &[u8]) -> Result<usize, HandshakeError> {
         let mut taken = 0;
         loop {
-            if let Part::Failed(error) = &self.part {
+            if let Awaited::Failed(error) = &self.awaited {
                 return Err(error.clone());
             }
             let wants = self.wants();
@@ -249,39 +249,40 @@ impl Handshake {
 
     /// Why the handshake is not complete, for a connection that ended.
     pub fn cut_off(&self) -> HandshakeError {
-        let (part, wanted) = (self.part.name(), self.part.len());
-        match &self.part {
-            Part::Failed(error) => error.clone(),
+        let (part, wanted) = (self.awaited.name(), self.awaited.len());
+        match &self.awaited {
+            Awaited::Failed(error) => error.clone(),
             _ => HandshakeError::WrongLength { part, wanted, had: self.arrived },
         }
     }
 
     /// What was established; nothing before the other side is proven.
     pub fn finish(self) -> Option<Established> {
-        match self.part {
-            Part::Done(established) => Some(*established),
+        match self.awaited {
+            Awaited::Done(established) => Some(*established),
             _ => None,
         }
     }
 
-    /// Goes on with a part that is complete.
+    /// Goes on with what was awaited and is complete.
     fn advance(&mut self) {
-        // The placeholder is never seen: the part is put back below, on every way.
-        let part = std::mem::replace(&mut self.part, Part::Failed(HandshakeError::WrongSecret));
-        let len = part.len();
+        // The placeholder is never seen: what is awaited is put back below, on every way.
+        let awaited =
+            std::mem::replace(&mut self.awaited, Awaited::Failed(HandshakeError::WrongSecret));
+        let len = awaited.len();
         let mut message = [0; SECOND_LEN];
         message[..len].copy_from_slice(&self.incoming[..len]);
         let message = &message[..len];
-        let next = match part {
-            Part::Preamble { secret, accepts } => self.take_preamble(message, &secret, &accepts),
-            Part::First { noise, purpose } => self.take_first(message, noise, purpose),
-            Part::Verdict { noise, purpose } => take_verdict(message, noise, purpose),
-            Part::Second { noise, purpose } => self.take_second(message, noise, purpose),
-            Part::Third { keys, purpose } => take_third(message, *keys, purpose),
-            Part::Done(_) | Part::Failed(_) => Ok(part),
+        let next = match awaited {
+            Awaited::Preamble { secret, accepts } => self.take_preamble(message, &secret, &accepts),
+            Awaited::First { noise, purpose } => self.take_first(message, noise, purpose),
+            Awaited::Verdict { noise, purpose } => take_verdict(message, noise, purpose),
+            Awaited::Second { noise, purpose } => self.take_second(message, noise, purpose),
+            Awaited::Third { keys, purpose } => take_third(message, *keys, purpose),
+            Awaited::Done(_) | Awaited::Failed(_) => Ok(awaited),
         };
         self.arrived = 0;
-        self.part = next.unwrap_or_else(Part::Failed);
+        self.awaited = next.unwrap_or_else(Awaited::Failed);
     }
 
     fn take_preamble(
@@ -289,7 +290,7 @@ impl Handshake {
         message: &[u8],
         secret: &Secret,
         accepts: &[Purpose],
-    ) -> Result<Part, HandshakeError> {
+    ) -> Result<Awaited, HandshakeError> {
         let (theirs, purpose) = parse_preamble(message)?;
         if theirs != PROTOCOL_VERSION {
             self.refuse(OTHER_VERSION);
@@ -301,7 +302,7 @@ impl Handshake {
             return Err(HandshakeError::OtherPurpose { purpose });
         }
         let noise = noise(secret, purpose, Side::Responder)?;
-        Ok(Part::First { noise: Box::new(noise), purpose })
+        Ok(Awaited::First { noise: Box::new(noise), purpose })
     }
 
     fn take_first(
@@ -309,7 +310,7 @@ impl Handshake {
         message: &[u8],
         mut noise: Box<HandshakeState>,
         purpose: Purpose,
-    ) -> Result<Part, HandshakeError> {
+    ) -> Result<Awaited, HandshakeError> {
         if noise.read_message(message, &mut [0; FIRST_LEN]).is_err() {
             self.refuse(WRONG_SECRET);
             return Err(HandshakeError::WrongSecret);
@@ -317,7 +318,7 @@ impl Handshake {
         self.outgoing.extend_from_slice(&preamble(PROTOCOL_VERSION, GO_ON));
         push_message(&mut noise, &pad(&self.hello), &mut self.outgoing)?;
         let keys = Keys::new(noise.into_transport_mode().map_err(unavailable)?);
-        Ok(Part::Third { keys: Box::new(keys), purpose })
+        Ok(Awaited::Third { keys: Box::new(keys), purpose })
     }
 
     fn take_second(
@@ -325,7 +326,7 @@ impl Handshake {
         message: &[u8],
         mut noise: Box<HandshakeState>,
         purpose: Purpose,
-    ) -> Result<Part, HandshakeError> {
+    ) -> Result<Awaited, HandshakeError> {
         let mut padded = [0; SECOND_LEN];
         let read = noise.read_message(message, &mut padded);
         let len = read.map_err(|_| HandshakeError::WrongSecret)?;
@@ -335,7 +336,7 @@ impl Handshake {
         keys.seal(&pad(&self.hello), &mut record)
             .map_err(|error| HandshakeError::Unavailable { reason: error.to_string() })?;
         self.outgoing.extend_from_slice(&record);
-        Ok(Part::Done(Box::new(Established { purpose, hello, keys })))
+        Ok(Awaited::Done(Box::new(Established { purpose, hello, keys })))
     }
 
     fn refuse(&mut self, verdict: u8) {
@@ -347,24 +348,24 @@ fn take_verdict(
     message: &[u8],
     noise: Box<HandshakeState>,
     purpose: Purpose,
-) -> Result<Part, HandshakeError> {
+) -> Result<Awaited, HandshakeError> {
     let (theirs, verdict) = parse_preamble(message)?;
     if theirs != PROTOCOL_VERSION {
         return Err(HandshakeError::OtherVersion { ours: PROTOCOL_VERSION, theirs });
     }
     match verdict {
-        GO_ON => Ok(Part::Second { noise, purpose }),
+        GO_ON => Ok(Awaited::Second { noise, purpose }),
         WRONG_SECRET => Err(HandshakeError::WrongSecret),
         OTHER_PURPOSE => Err(HandshakeError::OtherPurpose { purpose }),
         _ => Err(HandshakeError::Malformed { what: "an answer" }),
     }
 }
 
-fn take_third(message: &[u8], mut keys: Keys, purpose: Purpose) -> Result<Part, HandshakeError> {
+fn take_third(message: &[u8], mut keys: Keys, purpose: Purpose) -> Result<Awaited, HandshakeError> {
     let mut padded = [0; THIRD_LEN];
     let len = keys.open(message, &mut padded).map_err(|_| HandshakeError::WrongSecret)?;
     let hello = unpad(&padded[..len])?;
-    Ok(Part::Done(Box::new(Established { purpose, hello, keys })))
+    Ok(Awaited::Done(Box::new(Established { purpose, hello, keys })))
 }
 
 /// Magic, version, and the purpose or the verdict.

@@ -96,4 +96,7 @@ pub enum LinkError {
     /// Bytes that do not decrypt: changed on the way, or from another key.
     #[error("what arrived does not decrypt")]
     Forged,
+    /// Somebody asked to give up before there was a link.
+    #[error("it was given up")]
+    Aborted,
 }

@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{
@@ -30,6 +30,9 @@ const KIND: &str = "shared memory";
 /// What the offer begins with: the name and version of the layout of the memory.
 const MAGIC: [u8; 8] = *b"mh-ring1";
 
+/// How often it is looked whether to give up.
+const LOOK_UP: Duration = Duration::from_millis(20);
+
 /// The offer: the magic, then the capacity of a ring in little-endian bytes. The file comes beside it.
 const OFFER_LEN: usize = 16;
 
@@ -44,8 +47,17 @@ pub fn offer(socket: UnixStream, capacity: usize) -> Result<RingLink, LinkError>
 
 /// Takes the rings that the process at the other end of the socket offers, or fails at the deadline.
 pub fn accept(socket: UnixStream, deadline: Instant) -> Result<RingLink, LinkError> {
+    accept_unless(socket, deadline, || false)
+}
+
+/// As [`accept`], until `gives_up` says so: it is asked every few milliseconds.
+pub fn accept_unless(
+    socket: UnixStream,
+    deadline: Instant,
+    gives_up: impl Fn() -> bool,
+) -> Result<RingLink, LinkError> {
     socket.set_nonblocking(true)?;
-    let (offer, file) = receive_offer(&socket, deadline)?;
+    let (offer, file) = receive_offer(&socket, deadline, &gives_up)?;
     let capacity = capacity_of(&offer)?;
     check_file(&file, Region::len_for(capacity)?)?;
     let region = Region::in_file(file.as_fd(), capacity)?;
@@ -82,12 +94,13 @@ fn send_offer(socket: &UnixStream, capacity: usize, file: &OwnedFd) -> io::Resul
 fn receive_offer(
     socket: &UnixStream,
     deadline: Instant,
+    gives_up: &dyn Fn() -> bool,
 ) -> Result<([u8; OFFER_LEN], OwnedFd), LinkError> {
     let mut offer = [0; OFFER_LEN];
     let mut file = None;
     let mut done = 0;
     while done < OFFER_LEN {
-        wait_readable(socket, deadline)?;
+        wait_readable(socket, deadline, gives_up)?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut beside = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
@@ -116,13 +129,26 @@ fn receive_offer(
 }
 
 /// Waits until there is something to receive.
-fn wait_readable(socket: &UnixStream, deadline: Instant) -> io::Result<()> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    let timeout = Timespec::try_from(left).ok();
-    match poll(&mut [PollFd::new(socket, PollFlags::IN)], timeout.as_ref()) {
-        Ok(0) => Err(io::Error::new(io::ErrorKind::TimedOut, "no offer of shared memory came")),
-        Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(errno) => Err(errno.into()),
+fn wait_readable(
+    socket: &UnixStream,
+    deadline: Instant,
+    gives_up: &dyn Fn() -> bool,
+) -> Result<(), LinkError> {
+    loop {
+        if gives_up() {
+            return Err(LinkError::Aborted);
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        let moment = Timespec::try_from(left.min(LOOK_UP)).ok();
+        match poll(&mut [PollFd::new(socket, PollFlags::IN)], moment.as_ref()) {
+            Ok(0) if left.is_zero() => {
+                let sentence = "no offer of shared memory came";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, sentence).into());
+            }
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) => return Ok(()),
+            Err(errno) => return Err(io::Error::from(errno).into()),
+        }
     }
 }
 

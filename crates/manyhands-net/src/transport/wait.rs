@@ -92,6 +92,12 @@ impl Waiting {
         Waiting::default()
     }
 
+    /// Somebody who waits on up to so many links, and takes no memory for it later.
+    pub fn on(n_links: usize) -> Waiting {
+        // One more for interruptions.
+        Waiting { polled: Vec::with_capacity(n_links + 1), ..Waiting::default() }
+    }
+
     /// Somebody who sleeps at once: for those who mostly wait long and whose time does not matter.
     pub fn sleeping_at_once() -> Waiting {
         Waiting { sleeps_at_once: true, ..Waiting::default() }

@@ -1,11 +1,17 @@
-//! Control messages on a stream of bytes: four bytes of length (little end first), then the message as JSON.
+//! Messages on a stream of bytes: the length of the message in four bytes and that of the bytes beside it in eight (little end first), then the
+//! message as JSON, then the bytes beside it.
 //!
 //! Bytes in, messages out. A length is checked before any memory is taken for it, and memory grows only with bytes that really came.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-const LEN_LEN: usize = 4;
+/// The length of a message.
+const TEXT_LEN: usize = 4;
+/// Both lengths.
+const HEAD: usize = TEXT_LEN + 8;
+/// The first piece of memory for something long.
+const FIRST: usize = 4 << 10;
 /// Memory that a reader keeps from one message to the next.
 const KEPT: usize = 64 << 10;
 
@@ -44,16 +50,24 @@ pub enum FrameError {
 /// Puts a message together from the bytes that arrive. After an error the place in the stream is lost, and the connection with it.
 #[derive(Debug)]
 pub struct FrameReader {
-    max_len: usize,
-    head: [u8; LEN_LEN],
+    max_text: usize,
+    max_bytes: usize,
+    head: [u8; HEAD],
     head_len: usize,
-    body: Vec<u8>,
+    text: Arriving,
+    bytes: Arriving,
 }
 
 impl FrameReader {
-    /// A reader of messages of at most so many bytes.
+    /// A reader of messages of at most so many bytes, with nothing beside them.
     pub fn new(max_len: usize) -> FrameReader {
-        FrameReader { max_len, head: [0; LEN_LEN], head_len: 0, body: Vec::new() }
+        FrameReader::with_bytes(max_len, 0)
+    }
+
+    /// A reader of messages with bytes beside them, at most so many of each.
+    pub fn with_bytes(max_text: usize, max_bytes: usize) -> FrameReader {
+        let (text, bytes) = (Arriving::default(), Arriving::default());
+        FrameReader { max_text, max_bytes, head: [0; HEAD], head_len: 0, text, bytes }
     }
 
     /// The next message, of which the rest is at the front of `bytes`: those are taken off. None where more must arrive; then all
@@ -62,62 +76,124 @@ impl FrameReader {
         &mut self,
         bytes: &mut &[u8],
     ) -> Result<Option<T>, FrameError> {
-        let Some(body) = self.next_body(bytes)? else { return Ok(None) };
-        let parsed = serde_json::from_slice(body);
-        parsed.map(Some).map_err(|source| FrameError::Meaningless { len: body.len(), source })
+        if self.next_body(bytes)?.is_none() {
+            return Ok(None);
+        }
+        self.parsed().map(Some)
     }
 
     /// As [`FrameReader::next`], for bodies of any meaning.
     pub fn next_body(&mut self, bytes: &mut &[u8]) -> Result<Option<&[u8]>, FrameError> {
-        if self.is_complete() {
-            self.begin();
+        while let Some(room) = self.room()? {
+            let n = move_front(bytes, room);
+            if n == 0 {
+                return Ok(None);
+            }
+            self.arrived(n);
         }
-        self.head_len += move_front(bytes, &mut self.head[self.head_len..]);
-        if self.head_len < LEN_LEN {
-            return Ok(None);
+        Ok(Some(self.text.all()))
+    }
+
+    /// Where the next bytes of the message belong, never empty; none where the message is complete, and once only: then the next begins.
+    pub(super) fn room(&mut self) -> Result<Option<&mut [u8]>, FrameError> {
+        if self.head_len < HEAD {
+            return Ok(Some(&mut self.head[self.head_len..]));
         }
-        let len = self.body_len();
-        if len > self.max_len {
-            return Err(FrameError::TooLong { len, max_len: self.max_len });
+        let [n_text, n_bytes] = self.lengths()?;
+        if self.text.len < n_text {
+            return Ok(Some(self.text.room(n_text)));
         }
-        self.take_body(bytes, len);
-        Ok(self.is_complete().then_some(&self.body))
+        if self.bytes.len < n_bytes {
+            return Ok(Some(self.bytes.room(n_bytes)));
+        }
+        self.head_len = 0;
+        Ok(None)
+    }
+
+    /// So many bytes were put into the front of the room.
+    pub(super) fn arrived(&mut self, n: usize) {
+        if self.head_len < HEAD {
+            self.head_len += n;
+            if self.head_len == HEAD {
+                self.text.begin();
+                self.bytes.begin();
+            }
+        } else if self.lengths().is_ok_and(|[n_text, _]| self.text.len < n_text) {
+            self.text.len += n;
+        } else {
+            self.bytes.len += n;
+        }
+    }
+
+    /// The message that is complete.
+    pub(super) fn parsed<T: DeserializeOwned>(&self) -> Result<T, FrameError> {
+        let text = self.text.all();
+        serde_json::from_slice(text)
+            .map_err(|source| FrameError::Meaningless { len: text.len(), source })
+    }
+
+    /// The bytes beside the last message.
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes.all()
     }
 
     /// How many bytes of a message that is not complete are here.
     pub fn waiting(&self) -> usize {
-        if self.is_complete() { 0 } else { self.head_len + self.body.len() }
+        match self.head_len {
+            HEAD => HEAD + self.text.len + self.bytes.len,
+            some => some,
+        }
     }
 
     /// The memory that is held for messages, in bytes.
     pub fn memory(&self) -> usize {
-        self.body.capacity()
+        self.text.memory.capacity() + self.bytes.memory.capacity()
     }
 
-    fn body_len(&self) -> usize {
-        u32::from_le_bytes(self.head) as usize
-    }
-
-    fn is_complete(&self) -> bool {
-        self.head_len == LEN_LEN && self.body.len() == self.body_len()
-    }
-
-    fn begin(&mut self) {
-        self.head_len = 0;
-        self.body.clear();
-        self.body.shrink_to(KEPT);
-    }
-
-    fn take_body(&mut self, bytes: &mut &[u8], len: usize) {
-        let count = bytes.len().min(len - self.body.len());
-        let needed = self.body.len() + count;
-        if needed > self.body.capacity() {
-            // Doubling keeps the copying down; the bound keeps it below what was announced.
-            let grown = needed.max(2 * self.body.capacity()).min(len);
-            self.body.reserve_exact(grown - self.body.len());
+    /// What the head announces, if that is within the bounds.
+    fn lengths(&self) -> Result<[usize; 2], FrameError> {
+        let [a, b, c, d, rest @ ..] = self.head;
+        let n_text = u32::from_le_bytes([a, b, c, d]) as usize;
+        let n_bytes = usize::try_from(u64::from_le_bytes(rest)).unwrap_or(usize::MAX);
+        for (len, max_len) in [(n_text, self.max_text), (n_bytes, self.max_bytes)] {
+            if len > max_len {
+                return Err(FrameError::TooLong { len, max_len });
+            }
         }
-        self.body.extend_from_slice(&bytes[..count]);
-        *bytes = &bytes[count..];
+        Ok([n_text, n_bytes])
+    }
+}
+
+/// The text of a message, or the bytes beside it: what has arrived is at the front of the memory.
+#[derive(Debug, Default)]
+struct Arriving {
+    memory: Vec<u8>,
+    len: usize,
+}
+
+impl Arriving {
+    /// Forgets what was there. Much memory is kept where as much was used, since messages of a kind follow each other.
+    fn begin(&mut self) {
+        if self.memory.len() > KEPT.max(2 * self.len) {
+            self.memory.truncate(KEPT);
+            self.memory.shrink_to(KEPT);
+        }
+        self.len = 0;
+    }
+
+    /// Room for more, up to a length that was announced. Memory at most doubles what has arrived, beyond a first piece.
+    fn room(&mut self, announced: usize) -> &mut [u8] {
+        if self.len == self.memory.len() {
+            let grown = (2 * self.len).max(FIRST).min(announced);
+            self.memory.reserve_exact(grown - self.len);
+            self.memory.resize(grown, 0);
+        }
+        let end = self.memory.len().min(announced);
+        &mut self.memory[self.len..end]
+    }
+
+    fn all(&self) -> &[u8] {
+        &self.memory[..self.len]
     }
 }
 
@@ -127,21 +203,36 @@ pub fn write_frame<T: Serialize>(
     message: &T,
     max_len: usize,
 ) -> Result<(), FrameError> {
+    write_frame_with(out, message, &[], max_len)
+}
+
+/// As [`write_frame`], with bytes beside the message, which come in parts.
+pub fn write_frame_with<T: Serialize>(
+    out: &mut Vec<u8>,
+    message: &T,
+    parts: &[&[u8]],
+    max_len: usize,
+) -> Result<(), FrameError> {
     let start = out.len();
-    out.extend_from_slice(&[0; LEN_LEN]);
-    let body = start + LEN_LEN;
+    out.extend_from_slice(&[0; HEAD]);
+    let text = start + HEAD;
     let written = serde_json::to_writer(&mut *out, message).map_err(FrameError::Unwritable);
-    let len = out.len() - body;
+    let len = out.len() - text;
     let max_len = max_len.min(u32::MAX as usize);
     let checked = match written {
         Ok(()) if len > max_len => Err(FrameError::TooLongToSend { len, max_len }),
         other => other,
     };
-    match checked {
-        Ok(()) => out[start..body].copy_from_slice(&(len as u32).to_le_bytes()),
-        Err(_) => out.truncate(start),
+    if checked.is_err() {
+        out.truncate(start);
+        return checked;
     }
-    checked
+    let n_bytes: usize = parts.iter().map(|part| part.len()).sum();
+    out[start..start + TEXT_LEN].copy_from_slice(&(len as u32).to_le_bytes());
+    out[start + TEXT_LEN..text].copy_from_slice(&(n_bytes as u64).to_le_bytes());
+    out.reserve(n_bytes);
+    parts.iter().for_each(|part| out.extend_from_slice(part));
+    Ok(())
 }
 
 /// Moves the front of `bytes` into `room`, as much as fits.
@@ -194,7 +285,8 @@ mod tests {
             }
             assert!(piece.is_empty());
             assert!(reader.memory() <= max_len.max(2 * KEPT));
-            assert!(reader.memory() <= 2 * stream.len(), "grows with what arrived only");
+            let most = (2 * stream.len()).max(FIRST);
+            assert!(reader.memory() <= most, "grows with what arrived only");
         }
         assert_eq!(reader.waiting(), 0);
         Ok(messages)
@@ -221,13 +313,14 @@ mod tests {
         ) {
             let mut garbage = garbage;
             if small_lengths {
-                // Most random lengths are refused; these go on to the body.
+                // Most random lengths are refused; these go on to the text and the bytes.
                 garbage.iter_mut().skip(1).take(3).for_each(|byte| *byte = 0);
+                garbage.iter_mut().skip(5).take(7).for_each(|byte| *byte = 0);
             }
-            let mut reader = FrameReader::new(max_len);
+            let mut reader = FrameReader::with_bytes(max_len, max_len);
             for mut piece in garbage.chunks(7) {
-                while let Ok(Some(_)) = reader.next::<Message>(&mut piece) {}
-                prop_assert!(reader.memory() <= max_len);
+                while let Ok(Some(_)) = reader.next_body(&mut piece) {}
+                prop_assert!(reader.memory() <= 2 * max_len);
             }
         }
     }
@@ -235,7 +328,7 @@ mod tests {
     #[test]
     fn an_oversized_length_is_refused_before_memory_is_taken() {
         let mut reader = FrameReader::new(100);
-        let mut bytes = &[0xff, 0xff, 0xff, 0xff, b'{'][..];
+        let mut bytes = &[0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, b'{'][..];
         let sentence = reader.next::<Message>(&mut bytes).unwrap_err().to_string();
         assert_eq!(
             sentence,
@@ -248,9 +341,9 @@ mod tests {
     #[test]
     fn an_announced_length_takes_no_memory_by_itself() {
         let mut reader = FrameReader::new(1 << 30);
-        let mut bytes = &[0, 0, 0, 0x40, b'"'][..];
+        let mut bytes = &[0, 0, 0, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, b'"'][..];
         assert!(reader.next::<String>(&mut bytes).unwrap().is_none());
-        assert!(reader.memory() <= 16);
+        assert!(reader.memory() <= FIRST);
     }
 
     #[test]
@@ -262,7 +355,25 @@ mod tests {
         let mut bytes = &stream[..];
         assert_eq!(reader.next::<String>(&mut bytes).unwrap().unwrap().len(), 1 << 20);
         assert_eq!(reader.next::<String>(&mut bytes).unwrap().unwrap(), "y");
-        assert!(reader.memory() <= KEPT);
+        let mut more = Vec::new();
+        write_frame(&mut more, &"z", 2 << 20).unwrap();
+        assert_eq!(reader.next::<String>(&mut &more[..]).unwrap().unwrap(), "z");
+        assert!(reader.memory() <= 2 * KEPT);
+    }
+
+    #[test]
+    fn bytes_beside_a_message_come_with_it_and_beyond_the_bound_not_at_all() {
+        let mut stream = Vec::new();
+        write_frame_with(&mut stream, &"a", &[b"one", b"", b"two"], 10).unwrap();
+        write_frame(&mut stream, &"b", 10).unwrap();
+        let mut reader = FrameReader::with_bytes(10, 6);
+        let mut rest = &stream[..];
+        assert_eq!(reader.next::<String>(&mut rest).unwrap().unwrap(), "a");
+        assert_eq!(reader.bytes(), b"onetwo");
+        assert_eq!(reader.next::<String>(&mut rest).unwrap().unwrap(), "b");
+        assert_eq!(reader.bytes(), b"");
+        let error = FrameReader::with_bytes(10, 5).next::<String>(&mut &stream[..]).unwrap_err();
+        assert!(matches!(error, FrameError::TooLong { len: 6, max_len: 5 }));
     }
 
     #[test]
@@ -280,6 +391,7 @@ mod tests {
     fn deep_nesting_is_an_error_and_no_overflow() {
         let deep = "[".repeat(100_000);
         let mut stream = (deep.len() as u32).to_le_bytes().to_vec();
+        stream.extend_from_slice(&[0; 8]);
         stream.extend_from_slice(deep.as_bytes());
         let mut reader = FrameReader::new(1 << 20);
         let parsed = reader.next::<serde_json::Value>(&mut &stream[..]);

@@ -2,13 +2,15 @@
 
 mod dial;
 mod doorman;
+mod framed;
 mod frames;
 mod refusals;
 mod socket;
 mod visitor;
 
-pub use dial::{DialError, dial};
+pub use dial::{DialError, dial, dial_unless};
 pub use doorman::{Admitted, Doorman, DoormanError, DoormanSettings};
-pub use frames::{FrameError, FrameReader, write_frame};
+pub use framed::{Bounds, Framed, FramedError};
+pub use frames::{FrameError, FrameReader, write_frame, write_frame_with};
 pub use refusals::Refusals;
 pub use socket::Socket;

@@ -109,6 +109,12 @@ pub enum WorldError {
         /// Which ranks, and why.
         problems: String,
     },
+    /// The variable of the patience means nothing.
+    #[error("MANYHANDS_PATIENCE should be a number of seconds above 0, but is {value:?}")]
+    Patience {
+        /// What it is set to.
+        value: String,
+    },
     /// An operation failed.
     #[error(transparent)]
     Collective(#[from] CollectiveError),

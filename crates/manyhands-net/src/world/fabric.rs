@@ -1,6 +1,7 @@
 //! What a process needs to make links to the other ranks of its world, as often as it likes.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -48,6 +49,13 @@ impl Fabric {
         (0..self.size()).filter(is_near).collect()
     }
 
+    /// Where the machine of a rank is reached.
+    pub(super) fn address_of(&self, rank: usize) -> Option<IpAddr> {
+        let addresses = &self.roster.members.get(rank)?.addresses;
+        let mut places = addresses.iter().filter_map(|place| place.parse::<SocketAddr>().ok());
+        places.next().map(|place| place.ip()).filter(|ip| !ip.is_unspecified())
+    }
+
     pub(super) fn patience(&self) -> Duration {
         Duration::from_millis(self.patience_ms.load(Ordering::Relaxed))
     }
@@ -84,7 +92,7 @@ impl Fabric {
             // by one who does not call.
             links.push(None);
             if other_place < place {
-                match self.call(name, *other, deadline) {
+                match self.call(name, *other, deadline, &abort) {
                     Ok(link) => links[other_place] = Some(link),
                     Err(reason) => problems.push(format!("rank {other}: {reason}")),
                 }
@@ -112,11 +120,19 @@ impl Fabric {
         format!("{:016x}/{name}/{from}>{to}", self.roster.number)
     }
 
-    fn call(&self, name: &str, other: usize, deadline: Instant) -> Result<Box<dyn Link>, String> {
+    fn call(
+        &self,
+        name: &str,
+        other: usize,
+        deadline: Instant,
+        abort: &AtomicBool,
+    ) -> Result<Box<dyn Link>, String> {
         let station = self.station.as_ref().ok_or("this rank is alone")?;
         let member = &self.roster.members[other];
         let key = self.key(name, self.rank, other);
-        let called = station.call(&member.addresses, &member.host, &key, deadline);
+        let called = station.call(&member.addresses, &member.host, &key, deadline, || {
+            abort.load(Ordering::Relaxed)
+        });
         called.map_err(|error| error.to_string())
     }
 

@@ -18,7 +18,9 @@
 //! operations that go on in the background, and [`Averaged`] averages gradients while the backward pass still runs.
 //!
 //! A rank whose process ends is noticed at once, by all who are in an operation with it. One that stays alive and never comes is given up after
-//! [`World::set_patience`], five minutes unless told: a rank may evaluate or write a checkpoint that long while the others wait.
+//! some time, five minutes unless told: a rank may evaluate or write a checkpoint that long while the others wait. The variable `MANYHANDS_PATIENCE`
+//! ([`PATIENCE_VARIABLE`], in seconds) or [`World::set_patience`] says otherwise. The error of every rank then names which rank is where, as in `barrier,
+//! call 3 failed after 300.0 s on rank 0: rank 1 has not come; rank 2 is in barrier, call 3`.
 
 mod averaged;
 mod error;
@@ -27,7 +29,7 @@ mod folder;
 mod rendezvous;
 mod ticket;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -37,7 +39,7 @@ pub use error::WorldError;
 pub use ticket::Ticket;
 
 use crate::collective::{CollectiveError, Element, Group, Reduction};
-use crate::host::host_id;
+use crate::host::{all_of_family, host_id, split_address};
 use crate::launch::{Launch, Meeting};
 use crate::secure::Secret;
 use crate::station::{Route, Station};
@@ -48,8 +50,10 @@ use ticket::Background;
 
 /// How long ranks wait for each other at the start.
 const WITHIN: Duration = Duration::from_secs(120);
-/// How long an operation that does not move is waited for.
+/// How long an operation that does not move is waited for, unless told otherwise.
 const PATIENCE: Duration = Duration::from_secs(300);
+/// The variable with the seconds that an operation which does not move is waited for, as in `MANYHANDS_PATIENCE=60`.
+pub const PATIENCE_VARIABLE: &str = "MANYHANDS_PATIENCE";
 /// Parameters smaller than this travel together.
 pub(crate) const BUCKET_BYTES: usize = 4 << 20;
 
@@ -118,7 +122,8 @@ impl World {
         local: (Option<usize>, Option<usize>),
         within: Duration,
     ) -> Result<World, WorldError> {
-        let fabric = Arc::new(Fabric::new(rank, roster, station, within, PATIENCE));
+        let patience = patience_of(std::env::var(PATIENCE_VARIABLE).ok().as_deref())?;
+        let fabric = Arc::new(Fabric::new(rank, roster, station, within, patience));
         let near = fabric.near();
         let place = near.iter().position(|near| *near == rank).unwrap_or(0);
         let all: Vec<usize> = (0..fabric.size()).collect();
@@ -142,7 +147,13 @@ impl World {
         self.local_size
     }
 
-    /// Waits this long for ranks that are there and do not come, in all operations from now on.
+    /// The address at which the machine of a rank is reached from here; for this rank itself, the one at which others reach it. None where no rank but this
+    /// one was there to know it.
+    pub fn address_of(&self, rank: usize) -> Option<IpAddr> {
+        self.fabric.address_of(rank)
+    }
+
+    /// Waits this long for ranks that are there and do not come, in all operations from now on, whatever [`PATIENCE_VARIABLE`] says.
     pub fn set_patience(&mut self, patience: Duration) {
         self.fabric.set_patience(patience);
         self.group.set_patience(patience);
@@ -260,14 +271,13 @@ fn meet_at(
     within: Duration,
 ) -> Result<(Roster, Station), WorldError> {
     let bad = || WorldError::Misuse(format!("{address:?} is not host:port"));
-    let (host, port) = address.rsplit_once(':').ok_or_else(bad)?;
-    let port: u16 = port.parse().map_err(|_| bad())?;
-    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let (host, port) = split_address(address).ok_or_else(bad)?;
     let ip = match host.parse::<IpAddr>() {
         Ok(ip) if ip.is_loopback() => ip,
-        Ok(IpAddr::V6(_)) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        Ok(ip) => all_of_family(ip),
         _ if host == "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        _ => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        // Rank 0 listens by the family that its name has for it; IPv4 where it has both.
+        _ => all_of_name(address),
     };
     let open = |secret: &Secret| Ok(Station::open(ip, secret.clone(), Route::Auto)?);
     if rank > 0 {
@@ -280,6 +290,15 @@ fn meet_at(
     Ok((roster, station))
 }
 
+/// All addresses of the family of a name.
+fn all_of_name(address: &str) -> IpAddr {
+    let found: Vec<SocketAddr> = address.to_socket_addrs().map(Vec::from_iter).unwrap_or_default();
+    match !found.is_empty() && found.iter().all(SocketAddr::is_ipv6) {
+        true => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        false => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+    }
+}
+
 fn listen(place: SocketAddr) -> Result<(TcpListener, SocketAddr), WorldError> {
     let failed = |source| WorldError::Listen { address: place.to_string(), source };
     let tcp = TcpListener::bind(place).map_err(failed)?;
@@ -287,7 +306,38 @@ fn listen(place: SocketAddr) -> Result<(TcpListener, SocketAddr), WorldError> {
     Ok((tcp, address))
 }
 
+/// The patience that a text asks for; the usual one without a text.
+fn patience_of(text: Option<&str>) -> Result<Duration, WorldError> {
+    let Some(text) = text.map(str::trim).filter(|text| !text.is_empty()) else {
+        return Ok(PATIENCE);
+    };
+    let seconds = text.parse::<f64>().ok().filter(|seconds| *seconds > 0.0);
+    let patience = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    // Beyond a lifetime there is nothing to tell apart, and times can still be added.
+    let longest = Duration::from_secs(100 * 365 * 24 * 3600);
+    patience
+        .map(|patience| patience.min(longest))
+        .ok_or_else(|| WorldError::Patience { value: text.to_string() })
+}
+
 /// FNV-1a over words: a check against mistakes, not against malice.
 fn mix(words: impl Iterator<Item = u64>) -> u64 {
     words.fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ word).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_is_a_number_of_seconds() {
+        let patience = |text| patience_of(Some(text)).unwrap().as_secs_f64();
+        assert_eq!(patience_of(None).unwrap(), PATIENCE);
+        assert_eq!((patience(""), patience(" 60 "), patience("0.5")), (300.0, 60.0, 0.5));
+        assert!(patience("1e12") < 4e9);
+        for bad in ["0", "-1", "nan", "1 min", "1e30"] {
+            let sentence = patience_of(Some(bad)).unwrap_err().to_string();
+            assert!(sentence.starts_with("MANYHANDS_PATIENCE should be"), "{sentence}");
+        }
+    }
 }

@@ -115,6 +115,18 @@ pub(super) fn receive(tcp: TcpListener, reception: Reception<'_>) -> Result<Rost
             told?;
         }
     }
+    let own_host = reception.member.host.as_str();
+    roster.map(|roster| known_to_others(roster, own_host, &arrived))
+}
+
+/// The roster as rank 0 keeps it: it itself is where those of other machines found it.
+fn known_to_others(mut roster: Roster, own_host: &str, arrived: &[Option<Arrived>]) -> Roster {
+    let come = arrived.iter().flatten();
+    let far = come.clone().find(|one| one.hello.member.host != own_host);
+    if let Some((here, _)) = far.or(come.clone().next()).and_then(|one| one.ends) {
+        let fill = |ip: IpAddr| if ip.is_unspecified() { here } else { ip };
+        roster.members[0] = with_ips(&roster.members[0], fill);
+    }
     roster
 }
 

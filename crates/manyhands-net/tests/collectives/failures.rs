@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use manyhands_net::collective::{At, CollectiveError, Places};
+use manyhands_net::collective::{At, Brought, CollectiveError, Places, subtrees};
 
 use super::*;
 
@@ -60,6 +60,60 @@ fn ranks_with_different_sizes_are_told_so() {
     });
     assert!(told[0].0.contains("rank 1 is in all_reduce of 6 i64 (max), call 0"), "{}", told[0].0);
     assert!(told[1].0.contains("rank 0 is in all_reduce of 5 i64 (max), call 0"), "{}", told[1].0);
+}
+
+#[test]
+fn ranks_that_share_leaves_differently_are_told_so() {
+    let told = failures(2, Kind::InProcess, |group| {
+        let edge = 1 + group.rank();
+        let brings = [subtrees(4, &(0..edge)), subtrees(4, &(edge..4))];
+        let own = &brings[group.rank()];
+        let sum = vec![1.0f32; 100];
+        let sums = vec![&sum[..]; own.len()];
+        let brought = Brought { subtrees: own, sums: &sums };
+        group.all_reduce_tree(4, &brings, &brought, &mut [0.0; 100])
+    });
+    // What both say of themselves and hear of the other are not the same words.
+    for (text, places) in told {
+        let place = places.unwrap().0[0].at.clone();
+        let At::In(there) = place else { panic!("{text}") };
+        let own = text.split(" failed after").next().unwrap();
+        assert!(there.to_string().contains(" shared as "), "{text}");
+        assert_ne!(there.to_string(), own);
+    }
+}
+
+#[test]
+fn ranks_with_different_algorithms_are_told_so() {
+    let told = failures(2, Kind::InProcess, |group| {
+        let algorithm = [Algorithm::Auto, Algorithm::Direct][group.rank()];
+        group.all_reduce_by(&mut [1.0f32; 10], Reduction::Sum, algorithm)
+    });
+    let named = "rank 1 is in all_reduce of 10 f32 (sum) by direct exchange, call 0";
+    assert!(told[0].0.contains(named), "{}", told[0].0);
+    assert!(told[1].0.contains("rank 0 is in all_reduce of 10 f32 (sum), call 0"), "{}", told[1].0);
+}
+
+#[test]
+fn only_ranks_that_are_elsewhere_are_culprits() {
+    let culprits = |kind| {
+        on_all(4, kind, |group| {
+            group.set_patience(Duration::from_millis(300));
+            if group.rank() == 2 {
+                std::thread::sleep(Duration::from_millis(1600));
+                return Vec::new();
+            }
+            let mut values = vec![1.0f32; 300_000];
+            match group.all_reduce(&mut values, Reduction::Sum).unwrap_err() {
+                CollectiveError::Failed { call, places, .. } => places.culprits(&call),
+                other => panic!("{other}"),
+            }
+        })
+    };
+    for kind in [Kind::InProcess, Kind::Hosts(2)] {
+        let culprits = culprits(kind);
+        assert_eq!([&culprits[0], &culprits[1], &culprits[3]], [&vec![2]; 3], "{kind:?}");
+    }
 }
 
 #[test]

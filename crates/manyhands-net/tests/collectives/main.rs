@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should stop there
 
+mod buckets;
 mod failures;
+mod trees;
 
 use std::net::{TcpListener, TcpStream};
 use std::ops::Range;
@@ -13,9 +15,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use half::{bf16, f16};
-use manyhands_net::collective::{Algorithm, Brought, Element, Group, Reduction, subtrees};
+use manyhands_net::collective::{Algorithm, Element, Group, Reduction};
 use manyhands_net::transport::{Link, LinkError, TcpLink, in_process, shared_memory};
-use proptest::prelude::*;
 
 #[derive(Clone, Copy, Debug)]
 enum Kind {
@@ -71,10 +72,19 @@ fn groups(n: usize, kind: Kind) -> Vec<Group> {
 
 /// Groups whose links became something else first.
 fn groups_over(n: usize, kind: Kind, wrap: impl Fn(Box<dyn Link>) -> Box<dyn Link>) -> Vec<Group> {
+    groups_between(n, |a, b| kind.between(a, b), wrap)
+}
+
+/// Groups in which each two ranks are linked in their own way.
+fn groups_between(
+    n: usize,
+    kind: impl Fn(usize, usize) -> Kind,
+    wrap: impl Fn(Box<dyn Link>) -> Box<dyn Link>,
+) -> Vec<Group> {
     let mut links: Vec<Vec<Option<Box<dyn Link>>>> =
         (0..n).map(|_| (0..n).map(|_| None).collect()).collect();
     for (a, b) in (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b))) {
-        let (one, other) = pair(kind.between(a, b));
+        let (one, other) = pair(kind(a, b));
         (links[a][b], links[b][a]) = (Some(wrap(one)), Some(wrap(other)));
     }
     links.into_iter().enumerate().map(|(rank, links)| Group::new(rank, links).unwrap()).collect()
@@ -290,46 +300,6 @@ fn a_nan_on_one_rank_is_the_smallest_and_the_largest() {
             values[0]
         });
         assert!(results.iter().all(|value| value.is_nan()));
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
-
-    #[test]
-    fn partial_sums_of_any_sharing_of_leaves_give_the_bits_of_one_rank(
-        n_ranks in 1usize..5,
-        n_leaves in 1usize..14,
-        n in 1usize..60_000,
-        owners in prop::collection::vec(0usize..5, 14),
-    ) {
-        // Leaves go to ranks in runs, or leaf by leaf; some ranks may have none.
-        let owner = |leaf: usize| owners[leaf] % n_ranks;
-        let mut brings: Vec<Vec<Range<usize>>> = vec![Vec::new(); n_ranks];
-        let mut start = 0;
-        for leaf in 1..=n_leaves {
-            if leaf == n_leaves || owner(leaf) != owner(start) {
-                brings[owner(start)].extend(subtrees(n_leaves, &(start..leaf)));
-                start = leaf;
-            }
-        }
-        let results = on_all(n_ranks, Kind::InProcess, |group| {
-            let own = &brings[group.rank()];
-            let sum = |range: &Range<usize>| {
-                (0..n).map(|idx| tree_sum(range.clone(), &|leaf| value(leaf, idx))).collect()
-            };
-            let sums: Vec<Vec<f32>> = own.iter().map(sum).collect();
-            let sums: Vec<&[f32]> = sums.iter().map(Vec::as_slice).collect();
-            let mut result = vec![0.0; n];
-            let brought = Brought { subtrees: own, sums: &sums };
-            group.all_reduce_tree(n_leaves, &brings, &brought, &mut result).unwrap();
-            result
-        });
-        for (idx, sum) in results[0].iter().enumerate() {
-            let wanted = tree_sum(0..n_leaves, &|leaf| value(leaf, idx));
-            prop_assert_eq!(sum.to_bits(), wanted.to_bits());
-        }
-        prop_assert!(results.iter().all(|result| *result == results[0]));
     }
 }
 

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)] // a test that cannot go on should stop there
 
 mod conformance;
+mod giving_up;
 mod model;
 mod offers;
 mod scene;

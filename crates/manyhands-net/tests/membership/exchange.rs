@@ -55,6 +55,22 @@ impl World {
         }
     }
 
+    /// A process dies: those that work with it find their connections closed, unless they are cut off.
+    pub(crate) fn break_links_of(&mut self, dead: usize) {
+        let name = format!("w{dead}");
+        for node in (0..self.n_workers).filter(|node| *node != dead) {
+            let Some(process) = &self.workers[node] else { continue };
+            let Some(run) = &process.plane.run else { continue };
+            let view = run.go.view;
+            if run.go.members.iter().any(|seat| seat.name == name)
+                && self.blocked(dead, node).is_none()
+            {
+                let (life, delay) = (self.lives[node], self.delay());
+                self.after(delay, Happening::LinkFailed { node, life, view, peer: dead });
+            }
+        }
+    }
+
     pub(crate) fn link_failed(&mut self, node: usize, life: u64, view: ViewId, peer: usize) {
         if self.lives[node] != life || node >= self.n_workers {
             return;
@@ -68,7 +84,8 @@ impl World {
             }),
         };
         if let Some(peer) = peer {
-            self.tell_worker(node, Event::Failed { view, peer });
+            let reason = format!("the connection to {peer:?} failed");
+            self.tell_worker(node, Event::Failed { view, peer, reason });
         }
     }
 
@@ -325,7 +342,8 @@ impl World {
             Data::StepDone { job, state } if driver.job == Some(job) => {
                 driver.reached = driver.reached.max(state.steps);
             }
-            Data::Fetched { view, state } if driver.side.is_going(view) => {
+            // What arrives later must not replace what the driver has told of.
+            Data::Fetched { view, state } if view_here == Some(view) && !driver.is_paused => {
                 driver.fetch_at = now;
                 if state.steps > saved.steps {
                     self.saved = state;

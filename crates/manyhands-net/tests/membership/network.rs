@@ -173,6 +173,12 @@ impl World {
             self.links[connection as usize].last[0] = until + 100;
             return self.later(until, Happening::ToCoordinator { connection, message });
         }
+        if self.deaf_until[link.client] <= self.now {
+            self.heard_at[link.client] = self.now;
+        }
+        if let ToCoordinator::Heartbeat(heartbeat) = &*message {
+            self.told_state[link.client] = heartbeat.steps.map(|_| link.client_life);
+        }
         let from = Connection(connection);
         self.tell_server(server, coordinator::Event::Received { from, message: *message });
     }

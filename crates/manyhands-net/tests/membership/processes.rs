@@ -2,12 +2,14 @@
 
 use manyhands_net::membership::coordinator::{Action as CoordinatorAction, Event as ServerEvent};
 use manyhands_net::membership::driver::{Action as DriverAction, Event as DriverEvent};
+use manyhands_net::membership::identity::MemberId;
 use manyhands_net::membership::log::{self, Entry};
 use manyhands_net::membership::message::{Go, Order, ToCoordinator};
+use manyhands_net::membership::remembered::Remembered;
 use manyhands_net::membership::worker::{Action, Event};
 
 use crate::setup::{KINDS, Planted};
-use crate::world::{Data, Happening, MS, SECOND, World};
+use crate::world::{Data, Happening, MS, SECOND, Time, WorkerProcess, World};
 
 impl World {
     pub(crate) fn tell_server(&mut self, which: usize, event: ServerEvent) {
@@ -84,11 +86,60 @@ impl World {
 
     fn write_log(&mut self, which: usize, entry: &Entry) {
         self.logs[which].extend_from_slice(log::encode(entry).unwrap().as_bytes());
+        // Not by chance, so that schedules do not depend on it.
+        if self.logs[which].len().is_multiple_of(8) {
+            self.shorten_log(which);
+        }
         if let Entry::Dropped { id, reason } = entry {
             self.n_dropped += 1;
             if !reason.contains(&format!("(member {id})")) {
                 self.violate(format!("member {id} was dropped without being named: {reason}"));
             }
+            if reason.contains("nothing passes")
+                && !(reason.starts_with("worker w")
+                    && reason.contains(&format!("{id}) is dropped:")))
+            {
+                self.violate(format!("another than the culprit comes first: {reason}"));
+            }
+            let is_patience =
+                ["has been silent", "did not stop", "did not take up", "nothing passes"];
+            if is_patience.iter().any(|words| reason.contains(words)) {
+                self.check_dropped(which, *id);
+            }
+        }
+    }
+
+    /// Puts the shortest log that comes to the same in a log's place, as an event loop does when it has grown.
+    pub(crate) fn shorten_log(&mut self, which: usize) {
+        let entries = log::decode(&self.logs[which]).unwrap().entries;
+        let shortest = Remembered::read(&entries).unwrap().entries();
+        let lines = shortest.iter().map(|entry| log::encode(entry).unwrap());
+        self.logs[which] = lines.collect::<String>().into_bytes();
+    }
+
+    /// A member that lives and was heard of not long ago is not dropped if nobody else has its state.
+    fn check_dropped(&mut self, which: usize, id: MemberId) {
+        let Some(&(node, life)) = self.ids.get(&(which, id)) else { return };
+        let recent = |at: Time| self.now < at + 9 * SECOND;
+        let Some(process) = self.workers.get(node).and_then(Option::as_ref) else { return };
+        let Some(state) = process.plane.state else { return };
+        let has_as_much = |other: &WorkerProcess| {
+            let theirs = other.plane.state.map(|theirs| theirs.steps + 1);
+            other.job == process.job && theirs >= Some(state.steps)
+        };
+        let others = self.workers.iter().enumerate().filter(|(other, _)| *other != node);
+        let is_alone = !others.filter_map(|(_, other)| other.as_ref()).any(has_as_much);
+        let job = self.driver.as_ref().and_then(|driver| driver.job);
+        if self.lives[node] == life
+            && self.told_state[node] == Some(life)
+            && recent(self.heard_at[node])
+            && is_alone
+            && process.job == job
+            && state.steps > self.saved.steps
+            && !self.holder_died_at.is_some_and(recent)
+        {
+            let steps = state.steps;
+            self.violate(format!("w{node} is dropped, which alone has the state after {steps}"));
         }
     }
 

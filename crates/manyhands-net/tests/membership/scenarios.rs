@@ -79,6 +79,67 @@ fn a_frozen_worker_is_noticed_within_a_second_and_joins_anew_when_it_thaws() {
     assert_eq!(last.members.len(), 4, "{}", scenario.trace());
 }
 
+/// One worker works, and another comes while it is frozen: a view without the first would begin from what the driver has.
+fn one_holder(fault: Fault) -> Scenario {
+    let faults =
+        [(100 * MS, Fault::Crash { node: 1, down: Some(3 * SECOND) }), (2 * SECOND, fault)];
+    Scenario::new(2, &faults)
+}
+
+#[test]
+fn the_only_one_with_the_state_is_waited_for() {
+    for length in [2, 4, 8] {
+        let mut scenario = one_holder(Fault::Freeze { node: 0, length: length * SECOND });
+        scenario.until(3 * SECOND + 500 * MS);
+        let status = scenario.0.coordinators[0].as_ref().unwrap().side.status();
+        if length > 2 {
+            assert!(status.summary.contains("waits for worker w0"), "{}", status.summary);
+        }
+        scenario.finish();
+        assert_eq!(scenario.count("and is waited for up to"), 1, "{}", scenario.trace());
+        assert!(!scenario.trace().contains("w0: dropped"), "{}", scenario.trace());
+        let steps: Vec<u64> = scenario.0.views.values().map(|go| go.steps).collect();
+        assert!(steps.is_sorted(), "{steps:?} {}", scenario.trace());
+    }
+}
+
+#[test]
+fn the_only_one_with_the_state_is_waited_for_where_it_passes_over_orders_or_is_cut_off() {
+    let coordinator = 2 + 1;
+    let length = 5 * SECOND;
+    let side = 1 << coordinator;
+    for fault in [
+        Fault::Deaf { node: 0, length },
+        Fault::Cut { from: 0, to: coordinator, length },
+        Fault::Cut { from: coordinator, to: 0, length },
+        Fault::Partition { side, length },
+    ] {
+        let mut scenario = one_holder(fault);
+        scenario.finish();
+        assert!(!scenario.trace().contains("w0: dropped"), "{fault:?} {}", scenario.trace());
+        let steps: Vec<u64> = scenario.0.views.values().map(|go| go.steps).collect();
+        assert!(steps.is_sorted() && steps.len() > 1, "{fault:?} {steps:?} {}", scenario.trace());
+    }
+}
+
+#[test]
+fn the_only_one_with_the_state_is_not_waited_for_once_its_process_has_ended() {
+    let mut scenario = one_holder(Fault::Crash { node: 0, down: None });
+    scenario.until(5 * SECOND);
+    assert_eq!(scenario.count("and is waited for up to"), 0, "{}", scenario.trace());
+    assert!(scenario.steps() > 0, "{}", scenario.trace());
+    scenario.finish();
+}
+
+#[test]
+fn who_holds_the_state_alone_is_given_up_in_the_end() {
+    let mut scenario = one_holder(Fault::Freeze { node: 0, length: 60 * SECOND });
+    scenario.until(20 * SECOND);
+    assert_eq!(scenario.count("and is waited for up to"), 1, "{}", scenario.trace());
+    assert!(scenario.trace().contains("has been silent for 9."), "{}", scenario.trace());
+    assert!(scenario.steps() > 0, "{}", scenario.trace());
+}
+
 #[test]
 fn a_stragglers_grains_are_done_by_others_and_it_stays() {
     let slow = Fault::Slow { node: 2, factor: 100.0 };
@@ -124,6 +185,59 @@ fn a_restarted_coordinator_interrupts_nothing() {
 }
 
 #[test]
+fn a_worker_that_dies_while_the_coordinator_is_away_costs_no_waiting() {
+    let crash = Fault::CoordinatorCrash { after: 0, down: 2 * SECOND };
+    let dies = Fault::Crash { node: 1, down: None };
+    let mut scenario = Scenario::new(4, &[(2 * SECOND, crash), (3 * SECOND, dies)]);
+    scenario.until(4 * SECOND);
+    assert_eq!(scenario.count("it returns from its log"), 0, "{}", scenario.trace());
+    let before = scenario.steps();
+    scenario.until(6 * SECOND);
+    assert!(scenario.steps() > before + 5, "{}", scenario.trace());
+    scenario.finish();
+    assert_eq!(scenario.0.n_dropped, 1, "{}", scenario.trace());
+}
+
+#[test]
+fn a_worker_that_freezes_while_the_coordinator_is_away_is_not_waited_for_long() {
+    let crash = Fault::CoordinatorCrash { after: 0, down: 2 * SECOND };
+    let freeze = Fault::Freeze { node: 1, length: 20 * SECOND };
+    let mut scenario = Scenario::new(4, &[(2 * SECOND, crash), (3 * SECOND, freeze)]);
+    let before = scenario.until(4 * SECOND).steps();
+    scenario.until(7 * SECOND + 500 * MS);
+    assert!(scenario.steps() > before + 5, "{}", scenario.trace());
+    scenario.finish();
+}
+
+#[test]
+fn restarts_one_after_the_other_do_not_add_up() {
+    let mut faults = vec![(2 * SECOND + 300 * MS, Fault::Crash { node: 1, down: None })];
+    for n in 0..6 {
+        let crash = Fault::CoordinatorCrash { after: 0, down: 300 * MS };
+        faults.push((2 * SECOND + n * 1500 * MS, crash));
+    }
+    let mut scenario = Scenario::new(4, &faults);
+    let before = scenario.until(3 * SECOND).steps();
+    scenario.until(6 * SECOND);
+    assert!(scenario.steps() > before + 10, "{}", scenario.trace());
+    scenario.finish();
+}
+
+#[test]
+fn a_worker_that_is_drained_while_the_coordinator_is_away_stays_until_it_is_back() {
+    let crash = Fault::CoordinatorCrash { after: 0, down: 3 * SECOND };
+    let drain = Fault::Drain { node: 1 };
+    let mut scenario = Scenario::new(2, &[(2 * SECOND, crash), (3 * SECOND, drain)]);
+    let before = scenario.until(3 * SECOND).steps();
+    let while_away = scenario.until(5 * SECOND).steps();
+    assert!(while_away > before + 10, "the others go on with it: {}", scenario.trace());
+    assert_eq!(scenario.count("is drained"), 0);
+    scenario.until(7 * SECOND);
+    assert!(scenario.count("is drained") > 0, "{}", scenario.trace());
+    scenario.finish();
+}
+
+#[test]
 fn a_partition_of_ten_seconds_heals() {
     // Everyone on one side, the coordinator on the other.
     let side = Fault::Partition { side: 1 << 5, length: 10 * SECOND };
@@ -152,7 +266,7 @@ fn when_all_drain_the_driver_keeps_their_state() {
     scenario.finish();
     let steps: Vec<u64> = scenario.0.views.values().map(|go| go.steps).collect();
     assert!(steps.is_sorted(), "{steps:?} {}", scenario.trace());
-    assert!(scenario.count("copy the state from the driver") > 1, "{}", scenario.trace());
+    assert!(scenario.count("the state from the driver") > 1, "{}", scenario.trace());
 }
 
 #[test]

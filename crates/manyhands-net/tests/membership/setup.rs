@@ -51,7 +51,7 @@ impl Setup {
 }
 
 /// Words of the sentences by which kinds of decisions are told apart.
-pub(crate) const KINDS: [&str; 23] = [
+pub(crate) const KINDS: [&str; 25] = [
     "the driver did not take up view",
     "the connection of worker",
     "has been silent for",
@@ -71,10 +71,12 @@ pub(crate) const KINDS: [&str; 23] = [
     "which is newer than this one",
     "the driver of job has been silent",
     "is gone, and another came",
-    "copy the state from the driver",
+    "the state from the driver",
     "no workers are left",
-    "stay idle",
+    "idle: a step has",
     "joined",
+    "and is waited for up to",
+    "is waited for no longer",
 ];
 
 /// A defect put in on purpose, to see that it is found.

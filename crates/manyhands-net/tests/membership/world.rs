@@ -138,6 +138,12 @@ pub(crate) struct World {
     pub(crate) decisions: [u64; KINDS.len()],
     /// Which process a coordinator's log gave an id to.
     pub(crate) ids: BTreeMap<(usize, MemberId), (usize, u64)>,
+    /// When a coordinator last heard each worker that was not deaf.
+    pub(crate) heard_at: Vec<Time>,
+    /// Which life of each worker told a coordinator, as the member that it is, that it has a state.
+    pub(crate) told_state: Vec<Option<u64>>,
+    /// When a worker that had a state last died: a coordinator may not know of it yet.
+    pub(crate) holder_died_at: Option<Time>,
     pub(crate) faults_end: Time,
     /// When the first step after the faults was completed.
     pub(crate) recovered_at: Option<Time>,
@@ -194,6 +200,9 @@ impl World {
             n_dropped: 0,
             decisions: [0; KINDS.len()],
             ids: BTreeMap::new(),
+            heard_at: vec![0; n_nodes],
+            told_state: vec![None; n_nodes],
+            holder_died_at: None,
             faults_end: 0,
             recovered_at: None,
             was_slow: false,
@@ -414,7 +423,11 @@ impl World {
         self.lives[node] += 1;
         self.frozen_until[node] = 0;
         if node < self.n_workers {
-            self.workers[node] = None;
+            self.break_links_of(node);
+            let process = self.workers[node].take();
+            if process.is_some_and(|process| process.plane.state.is_some()) {
+                self.holder_died_at = Some(self.now);
+            }
         } else if node == self.driver_node() {
             self.driver = None;
         } else {
@@ -434,6 +447,10 @@ impl World {
     pub(crate) fn check_welcome(&mut self, which: usize, connection: u64, id: MemberId) {
         let link = &self.links[connection as usize];
         let process = (link.client, link.client_life);
+        // What it said as another member is forgotten.
+        if !self.ids.contains_key(&(which, id)) {
+            self.told_state[process.0] = None;
+        }
         let first = *self.ids.entry((which, id)).or_insert(process);
         if first != process {
             self.violate(format!("member {id} is {first:?} and {process:?}"));

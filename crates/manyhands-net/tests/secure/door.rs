@@ -332,6 +332,7 @@ fn an_announced_length_beyond_the_bound_ends_the_reading_of_a_guest() {
     let mut bytes = Vec::new();
     write_frame(&mut bytes, &"a word", 1000).unwrap();
     bytes.extend_from_slice(&u32::MAX.to_le_bytes());
+    bytes.extend_from_slice(&[0; 8]);
     near.write_all(&bytes).unwrap();
     far.set_nonblocking(false).unwrap();
     let mut reader = FrameReader::new(1000);

@@ -23,10 +23,12 @@ pub(crate) fn run(body: &str) {
         "differ" => differ(&init()),
         "impatient" => impatient(),
         "machines" => machines(&mut init()),
+        "addresses" => addresses(&mut init()),
         "compressed" => compressed(&init()),
         "group of some" => group_of_some(),
         "example" => assert_eq!(crate::example::main(), std::process::ExitCode::SUCCESS),
         "dies" => dies(&mut init()),
+        "late" => late(&mut init()),
         "dies in background" => dies_in_background(&init()),
         other => panic!("there is no body {other:?}"),
     }
@@ -54,6 +56,14 @@ fn machines(world: &mut World) {
     let (rank, local_rank, local_size) = (world.rank(), world.local_rank(), world.local_size());
     let kinds = world.link_kinds().join("; ");
     println!("says: {rank}: local {local_rank}/{local_size}, sum {}, {kinds}", values[0]);
+}
+
+fn addresses(world: &mut World) {
+    let mut ranks = [world.rank() as i32];
+    world.all_reduce(&mut ranks, Reduction::Sum).unwrap();
+    let zero = world.address_of(0).unwrap();
+    let own = manyhands_net::host::own_address().unwrap();
+    println!("says: sum {}, rank 0 is at {zero}, this is {own}", ranks[0]);
 }
 
 fn collectives(world: &mut World) {
@@ -289,6 +299,16 @@ fn dies(world: &mut World) {
             return;
         }
     }
+}
+
+/// Rank 1 is alive and does not come until the others have told.
+fn late(world: &mut World) {
+    world.barrier().unwrap();
+    if world.rank() == 1 {
+        std::thread::sleep(Duration::from_secs(4));
+        return;
+    }
+    println!("says: {}", world.barrier().unwrap_err());
 }
 
 fn dies_in_background(world: &World) {

@@ -50,6 +50,24 @@ fn a_rank_that_dies_is_named_by_the_others() {
 }
 
 #[test]
+fn the_patience_of_the_environment_is_kept_and_the_late_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let ranks = Ranks::start((0..3).map(|rank| {
+        let mut command = rank_command("late", folder.path());
+        command.env("MANYHANDS_RANK", rank.to_string()).env("MANYHANDS_SIZE", "3");
+        command.env("MANYHANDS_RENDEZVOUS", "localhost:2").env("MANYHANDS_PATIENCE", "0.5");
+        command
+    }));
+    let said = ranks.said();
+    for rank in [0, 2] {
+        let told = &said[rank].lines[0];
+        assert!(told.starts_with("barrier, call 1 failed after "), "{told}");
+        assert!(told.contains("rank 1 has not come"), "{told}");
+        assert!(told.contains(&format!("rank {} is in barrier, call 1", 2 - rank)), "{told}");
+    }
+}
+
+#[test]
 fn a_rank_that_never_asks_for_a_group_is_named() {
     let said = some_ranks("group of some", &[(0, 3), (1, 3), (2, 3)]);
     let told = &said[0].lines[0];

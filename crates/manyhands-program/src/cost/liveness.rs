@@ -45,6 +45,17 @@ pub(crate) struct Timeline {
     pub(crate) bytes: Vec<usize>,
     /// By buffer: whether it stays to the end.
     pub(crate) stays: Vec<bool>,
+    updates: Vec<Update>,
+}
+
+/// A buffer that becomes a parameter.
+#[derive(Clone)]
+struct Update {
+    parameter: usize,
+    made: usize,
+    /// Its bytes where it cannot take the parameter's place, and whether it stays even if it does.
+    bytes: usize,
+    stays: bool,
 }
 
 /// One operation.
@@ -95,17 +106,28 @@ impl Timeline {
         }
         let mut stays = vec![false; program.n_values()];
         program.outputs().iter().for_each(|output| stays[buffer[output.value.idx()]] = true);
-        for update in program.updates() {
-            let made_at = program.definer_idx(update.value);
-            let later = &program.nodes()[made_at + 1..];
-            let read_later = later.iter().any(|node| node.operands.contains(&update.parameter));
-            if read_later {
-                stays[buffer[update.value.idx()]] = true;
-            } else {
-                bytes[buffer[update.value.idx()]] = 0;
-            }
+        let place = |update: &crate::program::Update| {
+            let (parameter, made) = (buffer[update.parameter.idx()], buffer[update.value.idx()]);
+            Update { parameter, made, bytes: bytes[made], stays: stays[made] }
+        };
+        let updates = program.updates().iter().map(place).collect();
+        let mut timeline = Timeline { steps, bytes, stays, updates };
+        timeline.place_updates();
+        timeline
+    }
+
+    /// Finds out which updates take the place of their parameters: those after which nothing reads the old value. To be called when steps have changed.
+    pub(crate) fn place_updates(&mut self) {
+        let (mut made, mut read) = (vec![0; self.bytes.len()], vec![0; self.bytes.len()]);
+        for (at, step) in self.steps.iter().enumerate() {
+            step.makes.iter().for_each(|&buffer| made[buffer] = at);
+            step.reads.iter().for_each(|&buffer| read[buffer] = at);
         }
-        Timeline { steps, bytes, stays }
+        for update in &self.updates {
+            let is_in_place = read[update.parameter] <= made[update.made];
+            self.bytes[update.made] = if is_in_place { 0 } else { update.bytes };
+            self.stays[update.made] = update.stays || !is_in_place;
+        }
     }
 
     /// By buffer: the last step that makes or reads it; past the end for what stays.

@@ -118,6 +118,7 @@ impl<'a> Search<'a> {
         let mut again = timeline.steps[step].clone();
         again.makes = vec![copy];
         timeline.steps.insert(first.unwrap_or(at + 1), again);
+        timeline.place_updates();
     }
 
     /// The program that runs the steps.

@@ -1,23 +1,26 @@
 //! A job on a worker: its programs on the device, the talk with its driver, and what is held of the step at hand.
 
 use std::ops::Range;
-use std::sync::atomic::AtomicBool;
 
 use manyhands_device::{CpuDevice, Isa, PlanId, StepExecutor};
 use manyhands_net::collective::Group;
 use manyhands_net::membership::identity::{JobId, MemberId};
-use manyhands_net::membership::message::{Go, Grains, Peer};
+use manyhands_net::membership::message::Grains;
 use manyhands_program::{DType, RATE, Role, STEP};
 
 use super::halt::{Halt, driver_halt};
 use super::outer::Outer;
-use super::plane::{AHEAD, LOSSES, REBALANCE_EVERY, until};
-use super::shares::{Part, ranges};
+use super::overlap::Staging;
+use super::plane::LOSSES;
+use super::reading::Reading;
+use super::shares::ranges;
 use super::sums::{ExchangeError, add, exchange_run, typed_runs};
 use super::talk::Talk;
+use super::watch::{Point, Watcher};
 use super::words::{FromDriver, FromWorker, Loss, Programs, StepInputs, Work, heads};
 use crate::checkpoint::NamedTensor;
 use crate::error::Error;
+use crate::job::Overlap;
 
 pub(super) struct JobAtHand {
     pub(super) id: JobId,
@@ -32,6 +35,8 @@ pub(super) struct JobAtHand {
     pub(super) driver_is_lost: bool,
     /// The step whose grains are held, from 1.
     pub(super) held_step: Option<u64>,
+    /// What a grain takes here.
+    pub(super) seconds_per_grain: Option<f64>,
     /// Inputs that were asked for and have not been used.
     pub(super) wanted: Vec<(u64, Vec<Range<usize>>)>,
     /// The driver wants the state after so many steps.
@@ -40,6 +45,14 @@ pub(super) struct JobAtHand {
     pub(super) losses: Vec<Loss>,
     /// Under the strategy `local`.
     pub(super) outer: Option<Outer>,
+    /// Whether sums are exchanged while others are computed, and memory for them.
+    pub(super) overlap: Overlap,
+    pub(super) staging: Staging,
+    pub(super) watcher: Watcher,
+    /// Where the driver finds the inputs in a batch, the target aside.
+    pub(super) places: Vec<usize>,
+    /// Where this worker may read samples itself.
+    pub(super) reading: Option<Reading>,
 }
 
 impl JobAtHand {
@@ -76,10 +89,16 @@ impl JobAtHand {
             parameters,
             driver_is_lost: false,
             held_step: None,
+            seconds_per_grain: None,
             wanted: Vec::new(),
             state_wanted: None,
             outer,
             losses: Vec::new(),
+            overlap: programs.overlap,
+            staging: Staging::default(),
+            watcher: Watcher::none(),
+            places: programs.places,
+            reading: None,
         })
     }
 
@@ -88,6 +107,7 @@ impl JobAtHand {
         (self.member, self.driver, self.driver_is_lost) = (member, driver, false);
         self.wanted.clear();
         self.state_wanted = None;
+        self.reading.iter_mut().for_each(Reading::forget_told);
     }
 
     pub(super) fn plan(&self, n_samples: usize, n_grains: usize) -> Result<PlanId, Error> {
@@ -154,86 +174,6 @@ impl JobAtHand {
         }
     }
 
-    /// Has the inputs of these grains on the device.
-    pub(super) fn inputs_for(
-        &mut self,
-        number: u64,
-        grains: &[Range<usize>],
-        steps: u64,
-        stop: &AtomicBool,
-    ) -> Result<StepInputs, Halt> {
-        let is_asked = |wanted: &(u64, Vec<Range<usize>>)| wanted.0 == number && wanted.1 == grains;
-        if !self.wanted.iter().any(is_asked) {
-            self.want(number, grains.to_vec())?;
-        }
-        loop {
-            let message = self.driver.await_message(&until(stop, None)).map_err(driver_halt)?;
-            match message {
-                FromDriver::Inputs { step, grains: found, inputs } => {
-                    self.wanted.retain(|wanted| *wanted != (step, found.clone()));
-                    if step == number && found == grains {
-                        self.write_inputs(&found, &inputs)?;
-                        return Ok(inputs);
-                    }
-                }
-                other => {
-                    self.note(other);
-                    self.give_state_if_wanted(steps)?;
-                }
-            }
-        }
-    }
-
-    pub(super) fn want(&mut self, step: u64, grains: Vec<Range<usize>>) -> Result<(), Halt> {
-        let message = FromWorker::Want { step, grains: grains.clone() };
-        self.wanted.push((step, grains));
-        self.driver.say(&message, &[]).map_err(driver_halt)
-    }
-
-    /// Asks for inputs of steps to come, as long as the sharing stays.
-    pub(super) fn ask_ahead(
-        &mut self,
-        go: &Go,
-        number: u64,
-        parts: &[Part],
-        rank: usize,
-    ) -> Result<(), Halt> {
-        for ahead in 1..=AHEAD {
-            let (next, now) = (number + ahead, go.grains.of_step(number - 1));
-            if go.grains.of_step(next - 1) != now || (next - 1).is_multiple_of(REBALANCE_EVERY) {
-                break;
-            }
-            let grains = ranges(&parts[rank].grains);
-            if !self.wanted.iter().any(|(step, _)| *step == next) {
-                self.want(next, grains)?;
-            }
-        }
-        Ok(())
-    }
-
-    pub(super) fn write_inputs(
-        &mut self,
-        grains: &[Range<usize>],
-        inputs: &StepInputs,
-    ) -> Result<(), Halt> {
-        let n_grains = inputs.n_samples.div_ceil(self.grain);
-        let plan = self.plan(inputs.n_samples, n_grains)?;
-        let mut rest = self.driver.bytes();
-        for grain in grains.iter().cloned().flatten() {
-            let first = grain * self.grain;
-            let n = self.grain.min(inputs.n_samples.saturating_sub(first));
-            for (name, sample_bytes) in &self.inputs {
-                let Some((own, after)) = rest.split_at_checked(n * sample_bytes) else {
-                    let reason = "the inputs of a grain are too short".to_string();
-                    return Err(Halt::Lost(Peer::Driver, reason));
-                };
-                self.executor.write_grain_input(plan, grain, name, own)?;
-                rest = after;
-            }
-        }
-        Ok(())
-    }
-
     pub(super) fn write_shared(
         &mut self,
         plan: PlanId,
@@ -248,18 +188,28 @@ impl JobAtHand {
         Ok(self.executor.set_random_context(plan, inputs.seed, number)?)
     }
 
-    /// Exchanges what is held for the totals.
+    /// Exchanges what is held for the totals, but for those that are there already: with the run that they are of.
     pub(super) fn exchange(
         &mut self,
         plan: PlanId,
         group: &mut Group,
         n_grains: usize,
         brings: &[Vec<Range<usize>>],
+        known: Option<(&Range<usize>, &[u8])>,
     ) -> Result<(), ExchangeError> {
-        let runs = typed_runs(&self.executor, plan)?;
+        let runs = typed_runs(self.executor.sum_layout(plan)?);
         let own = &brings[group.rank()];
+        if self.executor.held() != &own[..] {
+            // Wrong sums would go unnoticed, so that nobody may go on from here.
+            let (held, wanted) = (self.executor.held().to_vec(), own.clone());
+            return Err(Error::OtherSums { held, wanted }.into());
+        }
         let exchanged = self.executor.exchange(plan, |held, totals| {
             runs.iter().try_for_each(|(dtype, bytes)| {
+                if let Some((_, known)) = known.filter(|(run, _)| *run == bytes) {
+                    totals[bytes.clone()].copy_from_slice(known);
+                    return Ok(());
+                }
                 let sums: Vec<&[u8]> = held.iter().map(|(_, sums)| &sums[bytes.clone()]).collect();
                 let totals = &mut totals[bytes.clone()];
                 match dtype {
@@ -284,7 +234,7 @@ impl JobAtHand {
 
     /// The totals are the sums of this worker alone.
     pub(super) fn sum_own(&mut self, plan: PlanId) -> Result<(), ExchangeError> {
-        let runs = typed_runs(&self.executor, plan)?;
+        let runs = typed_runs(self.executor.sum_layout(plan)?);
         self.executor.exchange(plan, |held, totals| {
             totals.fill(0);
             for (dtype, bytes) in &runs {
@@ -298,10 +248,12 @@ impl JobAtHand {
 
     /// Gives the state to the driver where it waits for the one after so many steps.
     pub(super) fn give_state_if_wanted(&mut self, steps: u64) -> Result<(), Halt> {
-        if self.state_wanted != Some(steps) || self.held_step == Some(steps) {
+        let is_owed = self.outer.as_ref().is_some_and(|outer| outer.is_owed);
+        if self.state_wanted != Some(steps) || self.held_step == Some(steps) || is_owed {
             return Ok(());
         }
         self.state_wanted = None;
+        self.watcher.at(Point::Checkpoint);
         let tensors = self.tensors()?;
         let (heads, bytes) = heads(&tensors);
         let state = FromWorker::State { steps, tensors: heads, losses: Vec::new() };

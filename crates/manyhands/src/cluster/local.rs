@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,7 @@ use manyhands_net::secure::{SECRET_VARIABLE, Secret};
 use manyhands_net::station::Route;
 
 use super::driver::ClusterAddress;
+use super::worker::PARENT_VARIABLE;
 use crate::error::Error;
 
 /// How often the processes are looked at.
@@ -85,13 +87,27 @@ impl LocalProcesses {
         };
         let (address, secret) = (address.to_string(), secret.clone());
         let start = Start { program, address, secret, word, workers: workers.clone() };
-        let children = (0..workers.n_workers).map(|place| start.child(place));
-        let children = children.collect::<Result<Vec<_>, Error>>()?;
         let stop = Arc::<AtomicBool>::default();
         let stopped = Arc::clone(&stop);
+        let (begun, began) = channel();
         let watching = std::thread::Builder::new().name("local-workers".into());
-        let watching = Some(watching.spawn(move || watch(&start, children, &stopped))?);
-        Ok(LocalProcesses { stop, watching })
+        // Workers end with the thread that starts them, so it is one that stays as long as they do.
+        let watching = watching.spawn(move || {
+            let mut children = Vec::new();
+            let all = (0..start.workers.n_workers)
+                .try_for_each(|place| start.child(place).map(|child| children.push(child)));
+            if all.is_err() {
+                stopped.store(true, Ordering::Relaxed);
+            }
+            // Nobody listens where the one who asked has ended.
+            let _ = begun.send(all);
+            watch(&start, children, &stopped);
+        })?;
+        let processes = LocalProcesses { stop, watching: Some(watching) };
+        match began.recv() {
+            Ok(all) => all.map(|()| processes),
+            Err(_) => Err(Error::Stopped),
+        }
     }
 }
 
@@ -125,6 +141,7 @@ impl Start {
             .args(["--name", &format!("{}-{place}", self.word)])
             .args(["--transport", route])
             .env(SECRET_VARIABLE, self.secret.text())
+            .env(PARENT_VARIABLE, std::process::id().to_string())
             // Ctrl-C is for the one who trains: it saves first, and ends them.
             .process_group(0)
             .stdin(Stdio::null())
@@ -152,5 +169,49 @@ fn watch(start: &Start, mut children: Vec<(Child, Instant)>, stop: &AtomicBool) 
     for (child, _) in &mut children {
         let _ = child.kill();
         let _ = child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// Workers that do nothing but note their number, and die with the thread that started them, as workers do.
+    #[test]
+    fn workers_outlive_the_thread_that_asked_for_them_and_end_with_the_cluster() {
+        let folder = tempfile::tempdir().unwrap();
+        let (program, noted) = (folder.path().join("worker"), folder.path().join("noted"));
+        let script = format!(
+            "#!/bin/sh\necho $$ $MANYHANDS_PARENT >> {}\nexec setpriv --pdeathsig KILL sleep 60\n",
+            noted.display()
+        );
+        std::fs::write(&program, script).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let workers =
+            LocalWorkers { n_workers: 2, threads: 1, program: Some(program), route: Route::Auto };
+        let asked = std::thread::spawn(move || LocalCluster::start(&workers));
+        let cluster = asked.join().unwrap().unwrap();
+        // Longer than the time after which a worker that died is started again.
+        std::thread::sleep(SHORT_LIFE + 5 * LOOK);
+        let noted = std::fs::read_to_string(noted).unwrap();
+        let lines: Vec<Vec<u32>> = noted
+            .lines()
+            .map(|line| line.split(' ').map(|word| word.parse().unwrap()).collect())
+            .collect();
+        assert_eq!(lines.len(), 2, "none died and was started again: {noted}");
+        let is_there = |pid: u32| std::path::Path::new(&format!("/proc/{pid}")).exists();
+        assert!(lines.iter().all(|line| is_there(line[0]) && line[1] == std::process::id()));
+        drop(cluster);
+        assert!(!lines.iter().any(|line| is_there(line[0])));
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_named() {
+        let program = Some(PathBuf::from("/no/such/program"));
+        let workers = LocalWorkers { n_workers: 1, threads: 1, program, route: Route::Auto };
+        let sentence = LocalCluster::start(&workers).err().unwrap().to_string();
+        assert!(sentence.starts_with("cannot start a worker (/no/such/program)"), "{sentence}");
     }
 }

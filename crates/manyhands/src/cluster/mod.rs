@@ -1,28 +1,41 @@
 //! Training on many processes and machines: the driver, which has the job, and workers, which have devices.
 //!
-//! The driver (`driver.rs`) stands in for a device of its own process: the training loop hands it steps. A worker (`worker.rs`, `plane.rs`, `job_at_hand.rs`) gets programs and inputs, exchanges
-//! sums with the other workers and updates its parameters. Who takes part is decided elsewhere (`manyhands_net::membership`).
+//! The driver (`driver.rs`, `table.rs`, `serving.rs`) stands in for a device of its own process: the training loop hands it steps. A worker (`worker.rs`, `plane.rs`, `step.rs`, `job_at_hand.rs`) gets programs and inputs (`inputs.rs`, or reads these itself: `reading.rs`), exchanges
+//! sums with the other workers (`overlap.rs`: while it still computes) and updates its parameters. Who takes part is decided elsewhere (`manyhands_net::membership`).
 
 mod driver;
 mod halt;
+mod inputs;
 mod job_at_hand;
 mod launched;
 mod local;
+mod offer;
 mod outer;
+mod overlap;
 mod plane;
+mod programs;
+mod reading;
+mod serving;
 mod shares;
+mod step;
 mod sums;
+mod table;
 mod talk;
+mod watch;
 mod words;
 mod worker;
 
 pub use driver::ClusterAddress;
-pub(crate) use driver::{DriverPlan, Remote};
+pub(crate) use driver::Remote;
 pub use launched::{Launched, LaunchedCluster, LaunchedWorker, launched};
 pub use local::{LocalCluster, LocalWorkers};
-pub use plane::{Point, Watcher};
+pub(crate) use offer::DataOffer;
+pub(crate) use programs::DriverPlan;
 pub use talk::TalkError;
+pub use watch::{Point, Watcher};
 pub use words::WorkSeconds;
+#[doc(hidden)]
+pub use words::read_words;
 pub use worker::{WorkerSettings, end_with_parent, run_worker};
 
 pub use manyhands_net::control::{

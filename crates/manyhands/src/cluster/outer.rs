@@ -34,13 +34,15 @@ pub(super) struct Outer {
     /// Where all began, and the momentum; empty without an outer optimizer.
     anchor: Vec<f32>,
     momentum: Vec<f32>,
+    /// A step is behind the state whose exchange is not: it was cut short, or is under way.
+    pub(super) is_owed: bool,
 }
 
 impl Outer {
     pub(super) fn new(rule: LocalRule, parameters: &[(String, Role)]) -> Outer {
         let averaged = parameters.iter().filter(|(_, role)| *role != Role::Slot);
         let names = averaged.map(|(name, _)| name.clone()).collect();
-        Outer { rule, names, anchor: Vec::new(), momentum: Vec::new() }
+        Outer { rule, names, anchor: Vec::new(), momentum: Vec::new(), is_owed: false }
     }
 
     pub(super) fn is_due(&self, step: u64) -> bool {
@@ -53,6 +55,7 @@ impl Outer {
         executor: &StepExecutor,
         tensors: &[NamedTensor],
     ) -> Result<(), Error> {
+        self.is_owed = false;
         if self.rule.outer.is_none() {
             return Ok(());
         }
@@ -78,6 +81,17 @@ impl Outer {
         kept.into_iter().filter(|(_, values)| !values.is_empty()).map(one).collect()
     }
 
+    /// Does the exchange that a failure cut short, where one of the members owes it.
+    pub(super) fn catch_up(
+        &mut self,
+        executor: &mut StepExecutor,
+        group: &mut Group,
+    ) -> Result<(), ExchangeError> {
+        let mut owed = [u8::from(self.is_owed)];
+        group.all_reduce(&mut owed, Reduction::Max)?;
+        if owed == [0] { Ok(()) } else { self.exchange(executor, group) }
+    }
+
     /// Exchanges parameters with the others, and goes on from what comes of it.
     pub(super) fn exchange(
         &mut self,
@@ -96,6 +110,7 @@ impl Outer {
             self.anchor.copy_from_slice(anchor);
             self.momentum.copy_from_slice(momentum);
         }
+        self.is_owed = false;
         self.set_parameters(executor, mean)
     }
 

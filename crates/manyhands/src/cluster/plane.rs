@@ -3,31 +3,37 @@
 //! The position (how many steps the state has behind it) moves in one place, [`Plane::commit`], under the gate that the follower holds while it
 //! handles what the coordinator says: either the coordinator hears of the step, or the step is not taken.
 
-use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use manyhands_net::collective::{CollectiveError, Group};
 use manyhands_net::control::Follower;
+use manyhands_net::membership::assign::{measured_again, not_measured_lately};
 use manyhands_net::membership::identity::{MemberId, ViewId};
 use manyhands_net::membership::message::{Go, Grains, Peer};
 use manyhands_net::membership::worker::Event;
-use manyhands_net::station::Station;
-use manyhands_program::LOSS;
+use manyhands_net::station::{Station, StationError};
 
 use super::halt::{Halt, driver_halt};
 use super::job_at_hand::JobAtHand;
-use super::shares::{Part, first_part, next_parts, ranges, whole_subtrees};
+use super::overlap::least_seconds;
+use super::reading::Reading;
+use super::shares::{Part, first_part, next_parts};
+use super::step::{StepOf, waiting_for_others};
 use super::sums::ExchangeError;
 use super::talk::{Talk, TalkError, Until};
-use super::words::{FromDriver, FromWorker, Loss, Work, heads, tensors};
+use super::watch::{Point, Watcher};
+use super::words::{FromDriver, FromWorker, heads, tensors};
 use crate::error::Error;
 
 /// How long members may take to reach each other when a view begins; the coordinator's own deadlines are shorter.
 const MEETING: Duration = Duration::from_secs(20);
 /// After so many steps the members look at their speeds again.
 pub(super) const REBALANCE_EVERY: u64 = 32;
+/// How often a member tells who holds it up.
+const HELD_UP_EVERY: Duration = Duration::from_millis(200);
 /// How many losses of past steps go with the state: as many as the driver may not have heard of.
 pub(super) const LOSSES: usize = 8;
 /// How many steps ahead inputs are asked for.
@@ -37,47 +43,17 @@ pub(super) const AHEAD: u64 = 2;
 pub(super) struct Plane<'a> {
     station: Station,
     threads: usize,
-    follower: &'a Follower<Event>,
+    pub(super) follower: &'a Follower<Event>,
     /// The job at hand: its driver, its programs on the device.
-    job: Option<JobAtHand>,
+    pub(super) job: Option<JobAtHand>,
     /// Steps behind the state, where there is one.
-    steps: Option<u64>,
+    pub(super) steps: Option<u64>,
     name: String,
-    at: Watcher,
-}
-
-/// A place in a step at which a worker can be watched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Point {
-    /// Its inputs are there; grains are about to run.
-    Grains,
-    /// Its grains are done; sums are about to be exchanged.
-    Exchange,
-    /// The totals are there; the step is about to count.
-    Commit,
-    /// The parameters are updated; nobody has been told.
-    Done,
-    /// Its state is about to be given to another.
-    GiveState,
-}
-
-/// Somebody who watches a worker, told the step too.
-pub type Watcher = Box<dyn Fn(Point, u64) + Send>;
-
-/// Measures one thing after the other.
-struct Watch(Instant);
-
-impl Watch {
-    fn start() -> Watch {
-        Watch(Instant::now())
-    }
-
-    fn lap(&mut self) -> f64 {
-        let now = Instant::now();
-        let lap = now - self.0;
-        self.0 = now;
-        lap.as_secs_f64()
-    }
+    pub(super) watcher: Watcher,
+    /// Where the data of jobs is on this machine, unless where jobs say.
+    data: Option<PathBuf>,
+    /// What the job before has opened.
+    opened: Option<Reading>,
 }
 
 impl<'a> Plane<'a> {
@@ -85,9 +61,20 @@ impl<'a> Plane<'a> {
         station: Station,
         threads: usize,
         follower: &'a Follower<Event>,
-        (name, at): (String, Watcher),
+        (name, watcher): (String, Watcher),
+        data: Option<PathBuf>,
     ) -> Plane<'a> {
-        Plane { station, threads, follower, job: None, steps: None, name, at }
+        Plane {
+            station,
+            threads,
+            follower,
+            job: None,
+            steps: None,
+            name,
+            watcher,
+            data,
+            opened: None,
+        }
     }
 
     /// Gives up the state.
@@ -100,13 +87,7 @@ impl<'a> Plane<'a> {
     }
 
     /// Copies the state for a view from its source.
-    pub(super) fn copy(
-        &mut self,
-        go: &Go,
-        own: MemberId,
-        stop: &AtomicBool,
-        say: &dyn Fn(&str),
-    ) -> Result<(), Error> {
+    pub(super) fn copy(&mut self, go: &Go, own: MemberId, stop: &AtomicBool) -> Result<(), Error> {
         let outcome = self.meet_driver(go, own, stop).and_then(|()| match go.source {
             Peer::Driver => self.copy_from_driver(stop),
             Peer::Member(id) => self.copy_from_member(go, id, own, stop),
@@ -117,7 +98,7 @@ impl<'a> Plane<'a> {
                 self.follower.tell(Event::Copied { view: go.view, steps });
             }
             Err(Halt::Broken(error)) => return Err(error),
-            Err(halt) => self.tell_halt(go.view, halt, say),
+            Err(halt) => self.tell_halt(go.view, halt),
         }
         Ok(())
     }
@@ -129,19 +110,18 @@ impl<'a> Plane<'a> {
         rank: usize,
         stop: &Arc<AtomicBool>,
         drain: &AtomicBool,
-        say: &dyn Fn(&str),
     ) -> Result<(), Error> {
         match self.steps_of_view(go, rank, stop, drain) {
             Err(Halt::Broken(error)) => Err(error),
             Err(halt) => {
-                self.tell_halt(go.view, halt, say);
+                self.tell_halt(go.view, halt);
                 Ok(())
             }
             Ok(()) => Ok(()),
         }
     }
 
-    fn tell_halt(&mut self, view: ViewId, halt: Halt, say: &dyn Fn(&str)) {
+    fn tell_halt(&mut self, view: ViewId, halt: Halt) {
         match halt {
             Halt::Stopped => {}
             Halt::Lost(peer, reason) => {
@@ -149,8 +129,7 @@ impl<'a> Plane<'a> {
                     // The state is still good; the driver is called again in the next view.
                     job.driver_is_lost = true;
                 }
-                say(&format!("cannot go on in view {view}: {reason}"));
-                self.follower.tell(Event::Failed { view, peer });
+                self.follower.tell(Event::Failed { view, peer, reason });
             }
             Halt::Broken(_) => {}
         }
@@ -165,17 +144,20 @@ impl<'a> Plane<'a> {
             return Ok(());
         }
         if !is_known {
-            (self.job, self.steps) = (None, None);
+            if let Some(before) = self.job.take() {
+                self.opened = before.reading;
+            }
+            self.steps = None;
         }
         let deadline = Instant::now() + MEETING;
         let key = format!("driver/{}/{}", go.job, self.name);
         let link = self
             .station
-            .call(&go.driver.addresses, &go.driver.host, &key, deadline)
-            .map_err(|error| Halt::Lost(Peer::Driver, error.to_string()))?;
-        let mut driver = Talk::new(link);
+            .call(&go.driver.addresses, &go.driver.host, &key, deadline, || is_set(stop))
+            .map_err(|error| no_link(Peer::Driver, &error))?;
+        let mut driver = Talk::new(self.watcher.watch_driver(link));
         let until = until(stop, Some(deadline));
-        let programs = match driver.await_message(&until).map_err(driver_halt)? {
+        let mut programs = match driver.await_message(&until).map_err(driver_halt)? {
             FromDriver::Programs(programs) => *programs,
             _ => {
                 return Err(Halt::Lost(Peer::Driver, "it did not begin with programs".to_string()));
@@ -183,7 +165,12 @@ impl<'a> Plane<'a> {
         };
         match &mut self.job {
             Some(job) => job.meet_again(own, driver),
-            None => self.job = Some(JobAtHand::new(go.job, own, driver, programs, self.threads)?),
+            None => {
+                let (offer, opened) = (programs.offer.take(), self.opened.take());
+                let mut job = JobAtHand::new(go.job, own, driver, programs, self.threads)?;
+                job.reading = offer.and_then(|offer| Reading::begin(offer, go, &self.data, opened));
+                self.job = Some(JobAtHand { watcher: self.watcher.clone(), ..job });
+            }
         }
         Ok(())
     }
@@ -219,8 +206,10 @@ impl<'a> Plane<'a> {
         let Some(job) = &mut self.job else { return Err(Halt::Stopped) };
         let deadline = Instant::now() + MEETING;
         let key = key_of(go, "state", own);
-        let link = self.station.call(&seat.addresses, &seat.host, &key, deadline);
-        let mut talk = Talk::new(link.map_err(|error| lost(error.to_string()))?);
+        let stopped = || is_set(stop);
+        let link = self.station.call(&seat.addresses, &seat.host, &key, deadline, stopped);
+        let link = link.map_err(|error| no_link(Peer::Member(source), &error))?;
+        let mut talk = Talk::new(link);
         let until = until(stop, None);
         match talk.await_message(&until) {
             Ok(FromWorker::State { steps, tensors: heads, losses }) => {
@@ -258,122 +247,58 @@ impl Plane<'_> {
             return self.hold(go.steps, stop);
         }
         let mut group = self.meet_members(go, rank, stop)?;
+        if let Some(JobAtHand { outer: Some(outer), executor, .. }) = &mut self.job {
+            self.follower.note(waiting_for_others(go, rank));
+            outer.catch_up(executor, &mut group).map_err(|error| lost_in(go, error))?;
+        }
         let mut parts: Vec<Part> = go.members.iter().map(first_part).collect();
         let mut speeds: Vec<Option<f64>> =
             go.members.iter().map(|seat| seat.seconds_per_grain).collect();
         let mut measured = speeds[rank];
-        let mut told_drain = false;
+        let (mut told_drain, mut n_measured) = (false, 0);
+        let mut held_up_at = Instant::now();
         let mut steps = go.steps;
         loop {
             let n_grains = go.grains.of_step(steps) as usize;
-            let seconds = self.step(go, rank, &mut group, &parts, (steps, n_grains), stop)?;
+            let (number, grain_seconds) = (steps + 1, least_seconds(&speeds));
+            let of = StepOf { go, rank, parts: &parts, number, n_grains, grain_seconds, stop };
+            let seconds = self.step(&of, &mut group)?;
             steps += 1;
             if let Some(seconds) = seconds {
-                measured = Some(measured.map_or(seconds, |before| 0.8 * before + 0.2 * seconds));
+                measured = Some(measured_again(measured, seconds));
+                n_measured += 1;
             }
             // All must share alike, so only what all know counts.
             if steps.is_multiple_of(REBALANCE_EVERY) {
+                self.follower.note(waiting_for_others(go, rank));
+                if std::mem::take(&mut n_measured) == 0 {
+                    measured = not_measured_lately(measured);
+                }
                 speeds = exchange_speeds(&mut group, go, measured)?;
             }
             if drain.load(Ordering::Relaxed) && !told_drain {
                 told_drain = true;
                 self.follower.tell(Event::Drain);
             }
+            if held_up_at.elapsed() >= HELD_UP_EVERY {
+                held_up_at = Instant::now();
+                self.note_held_up(go, &group);
+            }
+            let nobody = Vec::new();
+            self.follower.note(Event::Waiting { view: go.view, waiting_for: nobody });
             let n_next = go.grains.of_step(steps);
             parts = next_parts(go, n_next, &speeds, &parts);
             let n_to_do = parts[rank].to_do.iter().map(Grains::len).sum();
-            self.follower.tell(Event::StepBegun { view: go.view, n_to_do });
+            self.follower.note(Event::StepBegun { view: go.view, n_to_do });
         }
     }
 
-    /// One step. Gives the seconds that a grain took.
-    fn step(
-        &mut self,
-        go: &Go,
-        rank: usize,
-        group: &mut Group,
-        parts: &[Part],
-        (steps, n_grains): (u64, usize),
-        stop: &AtomicBool,
-    ) -> Result<Option<f64>, Halt> {
-        let Some(job) = &mut self.job else { return Err(Halt::Stopped) };
-        let number = steps + 1;
-        let own = &parts[rank];
-        let mut to_do = ranges(&own.to_do);
-        if job.held_step != Some(number) || !job.holds(&own.grains, &own.to_do, n_grains) {
-            // What is held is of another step, or not what the others count on.
-            to_do = ranges(&own.grains);
-            job.held_step = None;
-        }
-        let mut watch = Watch::start();
-        let mut work = Work::default();
-        let inputs = job.inputs_for(number, &to_do, steps, stop)?;
-        let plan = job.plan(inputs.n_samples, n_grains)?;
-        if job.held_step.is_none() {
-            job.executor.begin_step(plan)?;
-            job.held_step = Some(number);
-        }
-        job.write_shared(plan, &inputs, number)?;
-        work.seconds.input = watch.lap();
-        (self.at)(Point::Grains, number);
-        job.executor.run_grains(plan, &to_do)?;
-        let n_done: usize = to_do.iter().map(Range::len).sum();
-        work.n_grains = n_done as u64;
-        work.seconds.compute = watch.lap();
-        let seconds = (n_done > 0).then(|| work.seconds.compute / n_done as f64);
-        for grain in to_do.into_iter().flatten() {
-            let (grain, seconds) = (grain as u32, seconds.unwrap_or(0.0));
-            self.follower.tell(Event::GrainDone { view: go.view, grain, seconds });
-        }
-        let others = go.members.iter().enumerate().filter(|(idx, _)| *idx != rank);
-        let waiting_for = others.map(|(_, seat)| Peer::Member(seat.id)).collect();
-        self.follower.tell(Event::Waiting { view: go.view, waiting_for });
-        let brings: Vec<Vec<Range<usize>>> =
-            parts.iter().map(|part| whole_subtrees(n_grains, &part.grains)).collect();
-        (self.at)(Point::Exchange, number);
-        match &job.outer {
-            None => job.exchange(plan, group, n_grains, &brings),
-            Some(_) => job.sum_own(plan),
-        }
-        .map_err(|error| lost_in(go, error))?;
-        work.seconds.exchange = watch.lap();
-        (self.at)(Point::Commit, number);
-        self.commit(go, number, stop)?;
-        let Some(job) = &mut self.job else { return Err(Halt::Stopped) };
-        match job.outer.is_some() && own.grains.is_empty() {
-            // Without a share of its own there is nothing to learn from.
-            true => job.executor.forget_step(),
-            false => job.executor.run_update(plan)?,
-        }
-        job.held_step = None;
-        work.seconds.update = watch.lap();
-        if let Some(outer) = job.outer.as_mut().filter(|outer| outer.is_due(number)) {
-            outer.exchange(&mut job.executor, group).map_err(|error| lost_in(go, error))?;
-            work.seconds.exchange += watch.lap();
-        }
-        (self.at)(Point::Done, number);
-        // Under the strategy `local` one without grains has no loss to tell.
-        let has_loss = job.outer.is_none() || !own.grains.is_empty();
-        let loss = has_loss.then(|| job.executor.step_scalar(plan, LOSS)).transpose()?;
-        let loss = Loss::new(number, loss);
-        job.note_loss(loss);
-        job.driver.say(&FromWorker::Done { loss, work }, &[]).map_err(driver_halt)?;
-        job.ask_ahead(go, number, parts, rank)?;
-        job.give_state_if_wanted(number)?;
-        job.driver.push().map_err(driver_halt)?;
-        Ok(seconds)
-    }
-
-    /// Moves on by a step, unless the coordinator was told otherwise.
-    fn commit(&mut self, go: &Go, number: u64, stop: &AtomicBool) -> Result<(), Halt> {
-        let gate = self.follower.gate().lock().unwrap_or_else(PoisonError::into_inner);
-        if stop.load(Ordering::SeqCst) {
-            return Err(Halt::Stopped);
-        }
-        self.steps = Some(number);
-        self.follower.tell(Event::StepDone { view: go.view, steps: number });
-        drop(gate);
-        Ok(())
+    /// Has the coordinator know who holds this member up most.
+    fn note_held_up(&self, go: &Go, group: &Group) {
+        let by_rank = group.held_up().iter().enumerate();
+        let Some((rank, seconds)) = by_rank.max_by(|a, b| a.1.total_cmp(b.1)) else { return };
+        let (by, seconds) = (go.members[rank].id, *seconds);
+        self.follower.note(Event::HeldUp { view: go.view, by, seconds });
     }
 
     /// All members are about to leave: the driver takes the state.
@@ -394,7 +319,7 @@ impl Plane<'_> {
         }
         let Some(job) = &mut self.job else { return Err(Halt::Stopped) };
         if !go.copiers.is_empty() {
-            (self.at)(Point::GiveState, go.steps);
+            self.watcher.at(Point::GiveState);
         }
         let tensors = job.tensors()?;
         for copier in &go.copiers {
@@ -423,7 +348,7 @@ impl Plane<'_> {
     /// Links to all other members: those of higher rank call.
     fn meet_members(&self, go: &Go, rank: usize, stop: &Arc<AtomicBool>) -> Result<Group, Halt> {
         let deadline = Instant::now() + MEETING;
-        let stopped = || stop.load(Ordering::SeqCst);
+        let stopped = || is_set(stop);
         let mut links = Vec::with_capacity(go.members.len());
         for (other, seat) in go.members.iter().enumerate() {
             if other == rank {
@@ -433,15 +358,12 @@ impl Plane<'_> {
             let link = match other < rank {
                 true => {
                     let key = key_of(go, "sums", go.members[rank].id);
-                    self.station.call(&seat.addresses, &seat.host, &key, deadline)
+                    self.station.call(&seat.addresses, &seat.host, &key, deadline, stopped)
                 }
                 false => self.station.await_call(&key_of(go, "sums", seat.id), deadline, stopped),
             };
-            match link {
-                Ok(link) => links.push(Some(link)),
-                Err(_) if stopped() => return Err(Halt::Stopped),
-                Err(error) => return Err(Halt::Lost(Peer::Member(seat.id), error.to_string())),
-            }
+            let link = link.map_err(|error| no_link(Peer::Member(seat.id), &error))?;
+            links.push(Some(self.watcher.watch_sums(link)));
         }
         let mut group = Group::new(rank, links).map_err(|error| lost_in(go, error))?;
         group.set_abort_flag(Arc::clone(stop));
@@ -451,7 +373,19 @@ impl Plane<'_> {
     }
 }
 
-fn lost_in(go: &Go, error: impl Into<ExchangeError>) -> Halt {
+fn is_set(stop: &AtomicBool) -> bool {
+    stop.load(Ordering::SeqCst)
+}
+
+/// Why there is no link to another.
+fn no_link(peer: Peer, error: &StationError) -> Halt {
+    match error {
+        StationError::Aborted => Halt::Stopped,
+        error => Halt::Lost(peer, error.to_string()),
+    }
+}
+
+pub(super) fn lost_in(go: &Go, error: impl Into<ExchangeError>) -> Halt {
     let error = match error.into() {
         ExchangeError::Other(error) => return error.into(),
         ExchangeError::Collective(error) => error,

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use manyhands_device::{PlanId, StepExecutor};
+use manyhands_device::SumLayout;
 use manyhands_net::collective::{Brought, CollectiveError, Group};
 use manyhands_program::DType;
 
@@ -51,11 +51,7 @@ impl From<CollectiveError> for ExchangeError {
 }
 
 /// The bytes of a set of sums, in runs of one element type.
-pub(super) fn typed_runs(
-    executor: &StepExecutor,
-    plan: PlanId,
-) -> Result<Vec<(DType, Range<usize>)>, manyhands_device::DeviceError> {
-    let layout = executor.sum_layout(plan)?;
+pub(super) fn typed_runs(layout: &SumLayout) -> Vec<(DType, Range<usize>)> {
     let mut runs: Vec<(DType, Range<usize>)> = Vec::new();
     for sum in &layout.sums {
         match runs.last_mut() {
@@ -67,7 +63,7 @@ pub(super) fn typed_runs(
             None => runs.push((sum.dtype, 0..layout.n_bytes)),
         }
     }
-    Ok(runs)
+    runs
 }
 
 pub(super) fn exchange_run<T: manyhands_net::collective::Element>(

@@ -1,21 +1,28 @@
-//! The messages between a driver and its workers. A worker gets programs, not a job: it needs no layers, no data and no names of its own.
+//! The messages between a driver and its workers. A worker gets programs, not a job: it needs no layers and no names of its own, and no data unless it can read it.
 
 use std::ops::Range;
 
 use manyhands_program::{Program, Role, Tensor, TensorType};
 use serde::{Deserialize, Serialize};
 
+use super::offer::DataOffer;
 use super::outer::LocalRule;
+use super::talk::Checked;
 use crate::checkpoint::NamedTensor;
 use crate::error::Error;
+use crate::job::Overlap;
 
 /// Said by workers to the driver.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum FromWorker {
     /// It needs the state that the job starts from.
     NeedState,
-    /// It is about to do these grains of a step, from 1.
-    Want { step: u64, grains: Vec<Range<usize>> },
+    /// It is about to do these grains of a step, from 1; it may read their samples itself.
+    Want { step: u64, grains: Vec<Range<usize>>, reads: bool },
+    /// It has opened the data that was offered, and reads it itself.
+    Reads,
+    /// It cannot read the data that was offered, or not any more.
+    CannotRead { reason: String },
     /// A step is done, and this is what it took here.
     Done { loss: Loss, work: Work },
     /// The state after so many steps, with the losses of the last of them; its tensors are beside it.
@@ -73,8 +80,8 @@ impl WorkSeconds {
 pub(super) enum FromDriver {
     /// What steps are made of.
     Programs(Box<Programs>),
-    /// What a step needs beside inputs; the inputs of the grains are beside it, grain by grain.
-    Inputs { step: u64, grains: Vec<Range<usize>>, inputs: StepInputs },
+    /// What a step needs beside inputs; the inputs of the grains are beside it, grain by grain, unless the worker reads them.
+    Inputs { step: u64, grains: Vec<Range<usize>>, inputs: StepInputs, reads: bool },
     /// The state after so many steps; its tensors are beside it.
     State { steps: u64, tensors: Vec<TensorHead> },
     /// The state after so many steps is wanted.
@@ -88,8 +95,7 @@ pub(super) struct Programs {
     pub(super) plans: Vec<PlanPrograms>,
     /// What a grain reads, with the bytes of one sample, in the order in which they come.
     pub(super) inputs: Vec<(String, usize)>,
-    /// Where the driver finds them in a batch, the target aside.
-    #[serde(skip)]
+    /// Where they are in a batch, the target aside.
     pub(super) places: Vec<usize>,
     /// Samples of a grain, but for a step's last.
     pub(super) grain: usize,
@@ -97,6 +103,10 @@ pub(super) struct Programs {
     pub(super) local: Option<LocalRule>,
     /// Threads of a worker, where the job says so.
     pub(super) threads: Option<usize>,
+    /// The data, for workers that can read it.
+    pub(super) offer: Option<DataOffer>,
+    /// Whether sums travel while others are computed.
+    pub(super) overlap: Overlap,
 }
 
 /// The programs of steps of one size.
@@ -146,3 +156,142 @@ pub(super) fn tensors(heads: Vec<TensorHead>, bytes: &[u8]) -> Result<Vec<NamedT
     };
     heads.into_iter().map(one).collect()
 }
+
+/// The most grains of a step, as the coordinator bounds them.
+const MAX_GRAINS: usize = manyhands_net::membership::message::MAX_GRAINS as usize;
+/// The most bytes of one input of a grain.
+const MAX_INPUT: usize = 1 << 40;
+/// The most losses that go with a state.
+const MAX_LOSSES: usize = 1 << 10;
+/// The longest reason for which a worker cannot read.
+const MAX_REASON: usize = 64 << 10;
+/// The most threads that a job may ask a worker for.
+const MAX_THREADS: usize = 1 << 12;
+
+impl Checked for FromWorker {
+    fn check(&self) -> Result<(), String> {
+        match self {
+            FromWorker::NeedState | FromWorker::Reads => Ok(()),
+            FromWorker::CannotRead { reason, .. } => {
+                bounded("the reason", reason.len(), MAX_REASON)
+            }
+            FromWorker::Want { step, grains, .. } => {
+                if *step == 0 {
+                    return Err("steps are counted from 1".to_string());
+                }
+                check_step(*step)?;
+                check_grains(grains)
+            }
+            FromWorker::Done { loss, work } => {
+                check_step(loss.step)?;
+                let WorkSeconds { input, compute, exchange, update } = work.seconds;
+                match [input, compute, exchange, update].iter().all(|s| (0.0..=1e12).contains(s)) {
+                    true => bounded("the grains of a step", work.n_grains as usize, MAX_GRAINS),
+                    false => Err("its work took no number of seconds".to_string()),
+                }
+            }
+            FromWorker::State { steps, losses, .. } => {
+                bounded("the losses", losses.len(), MAX_LOSSES)?;
+                losses.iter().try_for_each(|loss| check_step(loss.step))?;
+                check_step(*steps)
+            }
+        }
+    }
+}
+
+impl Checked for FromDriver {
+    fn check(&self) -> Result<(), String> {
+        match self {
+            FromDriver::Programs(programs) => programs.check(),
+            FromDriver::Inputs { step, grains, inputs, .. } => {
+                check_step(*step)?;
+                bounded("the samples of a step", inputs.n_samples, MAX_INPUT)?;
+                check_grains(grains)
+            }
+            FromDriver::State { steps, .. } | FromDriver::GiveState { steps } => check_step(*steps),
+        }
+    }
+}
+
+impl Programs {
+    fn check(&self) -> Result<(), String> {
+        if self.grain == 0 {
+            return Err("a grain of no samples".to_string());
+        }
+        if self.threads == Some(0) || self.local.is_some_and(|rule| rule.every == 0) {
+            return Err("no threads, or an exchange after no steps".to_string());
+        }
+        bounded("the threads", self.threads.unwrap_or(1), MAX_THREADS)?;
+        for (name, sample_bytes) in &self.inputs {
+            let grain_bytes = self.grain.saturating_mul(*sample_bytes);
+            bounded(&format!("the bytes of {name} in a grain"), grain_bytes, MAX_INPUT)?;
+        }
+        for plan in &self.plans {
+            bounded("the grains of a step", plan.n_grains, MAX_GRAINS)?;
+            if plan.n_samples == 0 || plan.n_samples.div_ceil(self.grain) != plan.n_grains {
+                let (n_samples, n_grains) = (plan.n_samples, plan.n_grains);
+                return Err(format!(
+                    "{n_samples} samples are not {n_grains} grains of {}",
+                    self.grain
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Grains of a step must be in order.
+fn check_grains(grains: &[Range<usize>]) -> Result<(), String> {
+    let mut end = 0;
+    for one in grains {
+        if one.start < end || one.is_empty() || one.end > MAX_GRAINS {
+            return Err(format!("grains {} to {} have no place there", one.start, one.end));
+        }
+        end = one.end;
+    }
+    Ok(())
+}
+
+fn check_step(step: u64) -> Result<(), String> {
+    match step > manyhands_net::membership::message::MAX_COUNT {
+        true => Err(format!("there is no step {step}")),
+        false => Ok(()),
+    }
+}
+
+fn bounded(what: &str, n: usize, most: usize) -> Result<(), String> {
+    if n > most { Err(format!("{what}: {n} is more than {most}")) } else { Ok(()) }
+}
+
+/// Reads bytes as what a worker or a driver says: a line, and the bytes beside it. For fuzzing; what is said is dropped.
+#[doc(hidden)]
+pub fn read_words(bytes: &[u8]) {
+    let line_end = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
+    let (line, beside) = bytes.split_at(line_end);
+    let beside = beside.get(1..).unwrap_or_default();
+    if let Ok(message) = serde_json::from_slice::<FromWorker>(line)
+        && message.check().is_ok()
+        && let FromWorker::State { tensors: heads, .. } = message
+    {
+        // Whether they fit is theirs to say; that it is said is the point.
+        let _ = tensors(heads, beside);
+    }
+    if let Ok(message) = serde_json::from_slice::<FromDriver>(line)
+        && message.check().is_ok()
+    {
+        match message {
+            FromDriver::State { tensors: heads, .. } => drop(tensors(heads, beside)),
+            FromDriver::Programs(programs) => {
+                // As a worker lays out the inputs of a step.
+                for plan in &programs.plans {
+                    let n_grains = plan.n_samples.div_ceil(programs.grain);
+                    assert!(n_grains <= MAX_GRAINS && n_grains * programs.grain >= plan.n_samples);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

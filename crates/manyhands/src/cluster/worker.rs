@@ -4,20 +4,22 @@
 //! as a flag, so that it ends what is under way at once.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use manyhands_device::KERNEL_SET;
 use manyhands_net::control::{Apart, Follower};
-use manyhands_net::host::{host_id, host_name, own_address_towards, random_number};
+use manyhands_net::host::{host_id, host_name, random_number};
 use manyhands_net::membership::identity::Instance;
 use manyhands_net::membership::message::{Go, Join};
 use manyhands_net::membership::worker::{Action, Event, Worker};
 use manyhands_net::secure::Secret;
-use manyhands_net::station::{Route, Station};
+use manyhands_net::station::{Route, Station, public_address};
 
-use super::plane::{Plane, Watcher};
+use super::plane::Plane;
+use super::watch::Watcher;
 use crate::error::Error;
 
 /// What a worker needs to know.
@@ -32,6 +34,8 @@ pub struct WorkerSettings {
     pub name: Option<String>,
     /// Threads that it computes with; one for each core unless said.
     pub threads: Option<usize>,
+    /// A folder below which the data of jobs lies on this machine; where jobs say unless said.
+    pub data: Option<PathBuf>,
     /// How it links to others.
     pub route: Route,
     /// Set to leave after the step at hand.
@@ -61,7 +65,7 @@ pub fn run_worker(
     let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = settings.threads.unwrap_or(n_cores);
     let name = settings.name.unwrap_or_else(|| format!("{}-{}", host_name(), std::process::id()));
-    let public = public_address(&settings.coordinator, settings.bind);
+    let public = public_address(&settings.coordinator, settings.bind)?;
     let join = Join {
         name: name.clone(),
         instance: Instance(random_number()?),
@@ -103,7 +107,7 @@ pub fn run_worker(
         let _ = sender.send(command);
     })?;
     let watched = (name, settings.watcher);
-    let plane = Plane::new(station, threads, &follower, watched);
+    let plane = Plane::new(station, threads, &follower, watched, settings.data);
     work(plane, &commands, &follower, &settings.drain, &*say)
 }
 
@@ -119,7 +123,7 @@ fn work(
     loop {
         let apart = follower.apart();
         if apart != told_apart
-            && let Some(Apart { reason, is_hopeless }) = &apart
+            && let Some(Apart { reason, is_hopeless, .. }) = &apart
         {
             if *is_hopeless {
                 return Err(Error::NoCoordinator { reason: reason.clone() });
@@ -139,11 +143,9 @@ fn work(
         match command {
             Ok(Command::Forget) => plane.forget(),
             Ok(Command::Copy { go, rank, stop }) => {
-                plane.copy(&go, go.members[rank].id, &stop, say)?;
+                plane.copy(&go, go.members[rank].id, &stop)?;
             }
-            Ok(Command::Start { go, rank, stop }) => {
-                plane.take_part(&go, rank, &stop, drain, say)?
-            }
+            Ok(Command::Start { go, rank, stop }) => plane.take_part(&go, rank, &stop, drain)?,
             Ok(Command::End) => return Ok(()),
             Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
             Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return Ok(()),
@@ -151,15 +153,40 @@ fn work(
     }
 }
 
-/// The address of this machine that others see: the one from which it reaches the coordinator.
-pub(super) fn public_address(coordinator: &str, bind: IpAddr) -> Option<IpAddr> {
-    bind.is_unspecified().then(|| own_address_towards(coordinator)).flatten()
-}
+/// The variable in which a process that starts workers says which one it is.
+pub(super) const PARENT_VARIABLE: &str = "MANYHANDS_PARENT";
 
-/// Has this process end when the one that started it does.
+/// Has this process end when the thread that started it does, which in [`super::LocalCluster`] lives as long as its process or ends its workers itself.
 pub fn end_with_parent() -> std::io::Result<()> {
     // Not a signal that can be caught: a worker that is asked to leave waits for a coordinator to let it go, which has ended as well.
     let signal = rustix::process::Signal::KILL;
     rustix::process::set_parent_process_death_signal(Some(signal))?;
-    Ok(())
+    // Whoever ended before that sends no signal any more.
+    check_parent(std::env::var(PARENT_VARIABLE).ok().as_deref())
+}
+
+/// Whether the process that started this one is still there, where it said which one it is.
+fn check_parent(expected: Option<&str>) -> std::io::Result<()> {
+    let parent = std::os::unix::process::parent_id();
+    match expected.and_then(|expected| expected.parse::<u32>().ok()) {
+        Some(expected) if expected != parent => {
+            let sentence = format!("process {expected}, which started this worker, has ended");
+            Err(std::io::Error::other(sentence))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_whose_parent_has_ended_does_not_begin() {
+        let parent = std::os::unix::process::parent_id();
+        assert!(check_parent(None).is_ok());
+        assert!(check_parent(Some(&parent.to_string())).is_ok());
+        let error = check_parent(Some(&std::process::id().to_string())).unwrap_err();
+        assert!(error.to_string().ends_with("which started this worker, has ended"), "{error}");
+    }
 }

@@ -177,6 +177,37 @@ pub struct DistributeSpec {
     /// How often workers exchange parameters under the strategy `local`, and what becomes of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local: Option<LocalSpec>,
+    /// Who reads the samples that workers in other processes train on. The model is the same either way.
+    pub read: ReadBy,
+    /// Whether processes exchange gradients of some layers while those of others are still being computed. The model is the same.
+    pub overlap: Overlap,
+}
+
+/// Who reads the samples that workers in other processes train on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReadBy {
+    /// A worker on another machine that finds the same files reads them itself; all others are sent their samples.
+    #[default]
+    Auto,
+    /// The process that trains reads the files and sends each worker its samples.
+    Driver,
+    /// Every worker reads the files itself; one that cannot ends the run. Until it has opened them it is sent its samples.
+    Workers,
+}
+
+/// When gradients travel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Overlap {
+    /// During the backward pass where workers are on several hosts, the gradients are large and a grain takes long; otherwise
+    /// after it, which is faster then.
+    #[default]
+    Auto,
+    /// During the backward pass.
+    Always,
+    /// After the backward pass.
+    Never,
 }
 
 /// How workers share the work.

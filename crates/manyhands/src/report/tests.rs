@@ -30,6 +30,7 @@ fn report() -> Report {
             reading: 1.0,
             compute: 69.0,
             input: 0.1,
+            workers: 0.0,
             evaluation: 2.5,
             checkpoints: 1.2,
             other: 0.0,
@@ -112,6 +113,7 @@ fn report_json_comes_back_and_has_the_keys_that_scripts_read() {
             "reading": 1.0,
             "compute": 69.0,
             "input": 0.1,
+            "workers": 0.0,
             "evaluation": 2.5,
             "checkpoints": 1.2,
             "other": 1.2000000000000028

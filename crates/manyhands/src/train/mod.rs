@@ -1,9 +1,10 @@
 //! Training: from a job to a model in a folder.
 //!
 //! [`Trainer`] opens the data, builds the model and runs the loop (`run.rs`). The loop's parts are small and each in a file:
-//! what a job comes to (`recipe.rs`), who does the steps (`steps.rs`), the model on a device (`session.rs`), how many workers (`set_up.rs`), measuring
+//! what a job comes to (`recipe.rs`), the samples of an epoch (`epoch.rs`), who does the steps (`steps.rs`), the model on a device (`session.rs`), how many workers (`set_up.rs`), measuring
 //! (`measure.rs`), judging (`judge.rs`), saving (`saver.rs`), and finding where a NaN came from (`fault.rs`).
 
+mod epoch;
 mod event;
 mod fault;
 mod finish;
@@ -17,6 +18,7 @@ mod session;
 mod set_up;
 mod steps;
 
+pub(crate) use epoch::order_of;
 pub use event::{Callback, Control, Evaluated, Event, Planned, SetUp, StepDone};
 pub use measure::Measures;
 pub(crate) use measure::measure;
@@ -28,7 +30,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use manyhands_data::{Data, DataSpec, Encoding, HeldOut, Order, Part, Source};
+use manyhands_data::{Data, DataSpec, Encoding, HeldOut, Order, Part, Source, is_url};
 use manyhands_device::KERNEL_SET;
 
 use crate::checkpoint::{CheckpointError, CheckpointFolder, CheckpointWriter, Damage};
@@ -329,10 +331,13 @@ fn class_counts(part: &Part, encoding: &Encoding) -> Result<Vec<u64>, Error> {
     Ok(counts)
 }
 
-/// Makes the paths of a job independent of the folder of its file: the saved job lies elsewhere.
+/// Makes the paths of a job independent of the folder of its file: the saved job lies elsewhere. URLs are so already.
 fn make_absolute(data: &mut DataSpec, folder: &Path) {
     let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_path_buf());
     let absolute = |path: &mut String| {
+        if is_url(path) {
+            return;
+        }
         // In a pattern the folder stands for itself.
         let is_pattern = path.contains(['*', '?', '[']);
         let text = folder.to_string_lossy();

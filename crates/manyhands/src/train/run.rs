@@ -8,6 +8,7 @@ use std::time::Instant;
 use manyhands_data::{Batch, Order, Part};
 use manyhands_device::KERNEL_SET;
 
+use super::epoch::{EpochBatches, order_of};
 use super::event::{Callback, Control, Evaluated, Event, Planned, SetUp, StepDone};
 use super::fault::first_not_finite;
 use super::judge::Judge;
@@ -23,7 +24,7 @@ use crate::checkpoint::{
     Checkpoint, CheckpointError, CheckpointFolder, CheckpointWriter, Keep, Measured, NamedTensor,
     State,
 };
-use crate::cluster::{ClusterAddress, DriverPlan, Remote};
+use crate::cluster::{ClusterAddress, DataOffer, DriverPlan, Remote};
 use crate::energy::EnergyMeter;
 use crate::error::Error;
 use crate::job::{Job, Strategy};
@@ -176,13 +177,7 @@ impl<'a> Run<'a> {
         let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
         let mut trial = Trial::new(candidates(&self.job.distribute, n_cores, n_grains));
         let mut set_up = trial.first().clone();
-        if set_up.workers > n_grains {
-            let (workers, idle) = (set_up.workers, set_up.workers - n_grains);
-            self.warn(&format!(
-                "a step has {n_grains} grain(s), so {idle} of the {workers} workers have nothing to do; a smaller \
-                 `train.grain` gives more"
-            ));
-        }
+        self.warn_of_idle_workers(set_up.workers);
         let planned = self.planned.clone();
         self.tell(&Event::Planned(&planned));
         self.records.begin(self.recipe, self.planned.n_steps)?;
@@ -207,6 +202,17 @@ impl<'a> Run<'a> {
         self.finish(&mut steps, set_up, reason)
     }
 
+    fn warn_of_idle_workers(&mut self, workers: usize) {
+        let n_grains = self.recipe.n_grains(self.full_batch());
+        if workers > n_grains {
+            let idle = workers - n_grains;
+            self.warn(&format!(
+                "a step has {n_grains} grain(s), so {idle} of the {workers} workers have nothing to do; a smaller \
+                 `train.grain` gives more"
+            ));
+        }
+    }
+
     /// The same with workers of a cluster.
     fn train_on(
         mut self,
@@ -216,6 +222,7 @@ impl<'a> Run<'a> {
         let planned = self.planned.clone();
         self.tell(&Event::Planned(&planned));
         self.records.begin(self.recipe, self.planned.n_steps)?;
+        self.warn_of_idle_workers(self.job.distribute.workers.unwrap_or(0));
         let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
         let here = SetUp { workers: 1, threads: n_cores, reason: String::new() };
         let mut session = Session::new(self.recipe, &here)?;
@@ -233,17 +240,26 @@ impl<'a> Run<'a> {
         let state = (self.state.step, tensors);
         let name = super::finish::name_of(self.writer.folder().path());
         let (n_samples, n_steps) = (self.planned.n_samples, self.planned.n_steps);
-        let plan = DriverPlan::new(&self.job.distribute, n_samples, n_steps);
+        let offer = DataOffer::new(self.job, self.recipe, &self.opened.data);
+        let plan = DriverPlan::new(&self.job.distribute, n_samples, n_steps, offer);
         let mut steps = Remote::start(self.recipe, &name, cluster, state, &plan, session)?;
+        let outcome = self.train_with(&mut steps);
+        if let Err(error) = &outcome {
+            steps.fail(error);
+        }
+        outcome
+    }
+
+    fn train_with(mut self, steps: &mut Remote<'a>) -> Result<Report, Error> {
         let mut set_up = steps.set_up();
         set_up.reason = "processes, as many as there are".to_string();
         let mut trial = Trial::new(vec![set_up.clone()]);
-        let reason = self.epochs(&mut steps, &mut trial, &mut set_up)?;
+        let reason = self.epochs(steps, &mut trial, &mut set_up)?;
         if let Some(reason) = &reason {
             self.tell(&Event::Stopped(reason));
         }
         let set_up = SetUp { reason: set_up.reason, ..steps.set_up() };
-        self.finish(&mut steps, set_up, reason)
+        self.finish(steps, set_up, reason)
     }
 
     /// Samples of every step but an epoch's last.
@@ -294,10 +310,11 @@ impl<'a> Run<'a> {
     ) -> Result<(), Error> {
         let order = self.order(self.state.epoch);
         let first = self.state.batch as usize;
-        let batches = self.opened.data.train.batches(order, self.recipe.batch, first);
+        let part = &self.opened.data.train;
+        let mut batches = EpochBatches::new(part, order, self.recipe.batch, first);
         let mut under_way = VecDeque::with_capacity(steps.depth());
         let mut waiting = Instant::now();
-        for batch in batches {
+        while let Some(batch) = batches.next(steps.wants_samples()) {
             let number = self.state.step + under_way.len() as u64 + 1;
             let rate = self.rate(number as usize - 1, &self.monitored);
             let step = Step { number, batch: batch?, rate, seed: self.job.train.seed };
@@ -352,10 +369,7 @@ impl<'a> Run<'a> {
 
     /// The order in which an epoch visits the samples.
     fn order(&self, epoch: u64) -> Order {
-        match self.job.data.shuffle {
-            true => Order::Shuffled { seed: self.job.train.seed, epoch },
-            false => Order::Stored,
-        }
+        order_of(&self.job.data, self.job.train.seed, epoch)
     }
 
     /// Waits for a step, and takes note of it.
@@ -385,13 +399,16 @@ impl<'a> Run<'a> {
         let loss = f64::from(steps.finish()?);
         self.tell_news(steps);
         let done = Instant::now();
-        let compute = (done - computing).as_secs_f64();
+        let waited = (done - computing).as_secs_f64();
+        let without_workers = steps.without_workers().min(waited);
+        let compute = waited - without_workers;
+        self.split.workers += without_workers;
         self.split.compute += compute;
         if !loss.is_finite() {
             // Threads of workers elsewhere are not known, and say nothing of this machine.
             let set_up = steps.set_up();
             let here = SetUp { threads: set_up.threads.max(1), ..set_up };
-            return Err(self.not_finite(&step.batch, &here)?);
+            return Err(self.not_finite(step.batch.read()?, &here)?);
         }
         let n_samples = step.batch.n_samples();
         self.state.step = step.number;

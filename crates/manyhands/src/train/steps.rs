@@ -1,8 +1,8 @@
 //! Where training steps are done: on a device of this process, or by workers elsewhere.
 
-use manyhands_data::Batch;
 use manyhands_device::PlanId;
 
+use super::epoch::StepBatch;
 use super::event::SetUp;
 use super::session::Session;
 use crate::checkpoint::NamedTensor;
@@ -14,7 +14,7 @@ use crate::report::WorkerReport;
 pub(crate) struct Step {
     /// Which it is, from 1.
     pub(crate) number: u64,
-    pub(crate) batch: Batch,
+    pub(crate) batch: StepBatch,
     pub(crate) rate: f64,
     pub(crate) seed: u64,
 }
@@ -31,6 +31,11 @@ pub(crate) trait Steps<'a> {
     /// How many steps may be handed over and not done.
     fn depth(&self) -> usize;
 
+    /// Whether somebody will want the samples of this process, so that they are read ahead.
+    fn wants_samples(&self) -> bool {
+        true
+    }
+
     /// Hands over the next step.
     fn submit(&mut self, step: &Step) -> Result<(), Error>;
 
@@ -42,6 +47,11 @@ pub(crate) trait Steps<'a> {
     /// Whether somebody is there to do steps.
     fn has_workers(&self) -> bool {
         true
+    }
+
+    /// For how many seconds nobody was ready to do steps since this was last asked.
+    fn without_workers(&mut self) -> f64 {
+        0.0
     }
 
     /// Waits for the oldest step that was handed over, and gives its mean loss.
@@ -91,7 +101,7 @@ impl<'a> Steps<'a> for Here<'a> {
 
     fn submit(&mut self, step: &Step) -> Result<(), Error> {
         let Step { number, batch, rate, seed } = step;
-        self.prepared = Some(self.session.prepare_step(batch, *rate, *seed, *number)?);
+        self.prepared = Some(self.session.prepare_step(batch.read()?, *rate, *seed, *number)?);
         Ok(())
     }
 

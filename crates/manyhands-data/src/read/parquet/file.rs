@@ -1,6 +1,6 @@
 //! One Parquet file: its footer, checked against its length, and readers of some of its columns.
 
-use std::fs::File;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -13,27 +13,42 @@ use parquet::arrow::arrow_reader::{
     ParquetRecordBatchReaderBuilder,
 };
 use parquet::errors::ParquetError;
+use parquet::file::reader::Length;
 
 use super::super::ReadError;
-use crate::files;
+use crate::files::{self, Seekable};
+use crate::objects::{ObjectFile, Stamp};
 
 /// A file whose footer is read.
 pub(super) struct ParquetFile {
     pub(super) file: Arc<Path>,
-    opened: File,
+    opened: Seekable,
     metadata: ArrowReaderMetadata,
 }
 
+/// Reads the rows of some columns of a file.
+pub(super) struct ColumnsReader {
+    file: Arc<Path>,
+    reader: ParquetRecordBatchReader,
+    /// What is read, where the file is behind a URL.
+    object: Option<ObjectFile>,
+}
+
 impl ParquetFile {
-    pub(super) fn open(file: &Arc<Path>) -> Result<ParquetFile, ReadError> {
-        let opened = files::open_seekable(file)?;
+    /// Opens a file; with a stamp, the object that had it when others opened it.
+    pub(super) fn open(file: &Arc<Path>, stamp: Option<Stamp>) -> Result<ParquetFile, ReadError> {
+        let opened = files::open_seekable(file, stamp)?;
         // Without what Arrow notes about itself, dictionaries come as plain words and numbers.
         let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
-        let metadata = guarded(file, || ArrowReaderMetadata::load(&opened, options))?;
-        let n_bytes =
-            opened.metadata().map_err(|source| ReadError::Io { file: file.clone(), source })?.len();
-        check_ranges(file, &metadata, n_bytes)?;
+        let object = object_of(&opened);
+        let metadata = guarded(file, object, || ArrowReaderMetadata::load(&opened, options))?;
+        check_ranges(file, &metadata, opened.len())?;
         Ok(ParquetFile { file: file.clone(), opened, metadata })
+    }
+
+    /// What tells the object that is open from one that takes its place, if the file is behind a URL.
+    pub(super) fn stamp(&self) -> Option<&Stamp> {
+        object_of(&self.opened).map(ObjectFile::stamp)
     }
 
     pub(super) fn fields(&self) -> &[FieldRef] {
@@ -67,11 +82,17 @@ impl ParquetFile {
         roots: &[usize],
         batch_rows: usize,
         limit: Option<usize>,
-    ) -> Result<ParquetRecordBatchReader, ReadError> {
-        let cloned = self.opened.try_clone();
-        let opened = cloned.map_err(|source| ReadError::Io { file: self.file.clone(), source })?;
-        guarded(&self.file, || {
-            let mask = ProjectionMask::roots(self.metadata.parquet_schema(), roots.iter().copied());
+    ) -> Result<ColumnsReader, ReadError> {
+        let mask = ProjectionMask::roots(self.metadata.parquet_schema(), roots.iter().copied());
+        let opened = match &self.opened {
+            Seekable::File(file) => Seekable::File(file.clone()),
+            Seekable::Object(object) => {
+                let (ranges, n_leaves) = self.ranges_of(&mask);
+                Seekable::Object(object.for_ranges(ranges, n_leaves))
+            }
+        };
+        let object = object_of(&opened).cloned();
+        let reader = guarded(&self.file, object.as_ref(), || {
             let builder =
                 ParquetRecordBatchReaderBuilder::new_with_metadata(opened, self.metadata.clone())
                     .with_projection(mask)
@@ -80,27 +101,54 @@ impl ParquetFile {
                 Some(n_rows) => builder.with_limit(n_rows).build(),
                 None => builder.build(),
             }
-        })
+        })?;
+        Ok(ColumnsReader { file: self.file.clone(), reader, object })
+    }
+
+    /// Where the columns of a mask lie, and how many they are. `check_ranges` has seen to it that no length is negative.
+    fn ranges_of(&self, mask: &ProjectionMask) -> (Vec<Range<u64>>, usize) {
+        let n_leaves = self.metadata.parquet_schema().num_columns();
+        let wanted: Vec<usize> = (0..n_leaves).filter(|&idx| mask.leaf_included(idx)).collect();
+        let groups = self.metadata.metadata().row_groups();
+        let range = |group_idx: usize, leaf_idx: usize| {
+            let (start, n_bytes) = groups[group_idx].column(leaf_idx).byte_range();
+            start..start + n_bytes
+        };
+        let of_group = |idx| wanted.iter().map(move |&leaf_idx| range(idx, leaf_idx));
+        ((0..groups.len()).flat_map(of_group).collect(), wanted.len())
     }
 }
 
-/// The next rows of a reader of the file.
-pub(super) fn next_batch(
-    file: &Arc<Path>,
-    reader: &mut ParquetRecordBatchReader,
-) -> Result<Option<RecordBatch>, ReadError> {
-    guarded(file, || reader.next().transpose().map_err(ParquetError::from))
+impl ColumnsReader {
+    /// The next rows.
+    pub(super) fn next_batch(&mut self) -> Result<Option<RecordBatch>, ReadError> {
+        let reader = &mut self.reader;
+        let next = || reader.next().transpose().map_err(ParquetError::from);
+        guarded(&self.file, self.object.as_ref(), next)
+    }
 }
 
-/// Damaged files make the decoder panic in places; that is an error of the file like any other.
+fn object_of(opened: &Seekable) -> Option<&ObjectFile> {
+    match opened {
+        Seekable::Object(object) => Some(object),
+        Seekable::File(_) => None,
+    }
+}
+
+/// Damaged files make the decoder panic in places; that is an error of the file like any other. An object that could not
+/// be read says so itself: what the decoder makes of it is text.
 pub(super) fn guarded<T>(
     file: &Arc<Path>,
+    object: Option<&ObjectFile>,
     decode: impl FnOnce() -> Result<T, ParquetError>,
 ) -> Result<T, ReadError> {
     let damaged = |_| Err(ParquetError::General("the file is damaged".into()));
-    catch_unwind(AssertUnwindSafe(decode))
-        .unwrap_or_else(damaged)
-        .map_err(|source| ReadError::Parquet { file: file.clone(), source })
+    catch_unwind(AssertUnwindSafe(decode)).unwrap_or_else(damaged).map_err(|source| {
+        match object.and_then(ObjectFile::take_failure) {
+            Some(failure) => failure.into(),
+            None => ReadError::Parquet { file: file.clone(), source },
+        }
+    })
 }
 
 /// Lengths in the footer must fit the file, since memory is taken for them.

@@ -9,12 +9,11 @@ use arrow::array::{Array, ArrayRef};
 use arrow::compute::cast;
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
 use parquet::errors::ParquetError;
 
 use super::super::lists::{self, ListFaultKind};
 use super::super::{Block, Origin, Place, ReadError};
-use super::file::{ParquetFile, guarded, next_batch};
+use super::file::{ColumnsReader, ParquetFile, guarded};
 use super::{Column, Plan};
 
 /// The next rows of some columns.
@@ -31,12 +30,15 @@ struct Lane {
     /// Which columns of the blocks.
     positions: Vec<usize>,
     next_file_idx: usize,
+    /// The first file, which is open already.
+    first: Option<Arc<ParquetFile>>,
     current: Option<OpenLane>,
 }
 
 struct OpenLane {
-    file: Arc<Path>,
-    reader: ParquetRecordBatchReader,
+    /// Kept, so that the other lanes find it open.
+    opened: Arc<ParquetFile>,
+    reader: ColumnsReader,
     /// For each of the lane's columns: which one of the reader's batches.
     order: Vec<usize>,
     n_rows: u64,
@@ -46,15 +48,14 @@ impl Lane {
     fn next_batch(&mut self) -> Result<Option<LaneBatch>, ReadError> {
         loop {
             let Some(current) = &mut self.current else {
-                let Some(file) = self.plan.files.get(self.next_file_idx).cloned() else {
+                if self.next_file_idx == self.plan.files.len() {
                     return Ok(None);
-                };
-                self.next_file_idx += 1;
-                self.current = Some(self.open(&file)?);
+                }
+                self.current = Some(self.open_next()?);
                 continue;
             };
-            let file = current.file.clone();
-            let batch = next_batch(&file, &mut current.reader)?;
+            let file = current.opened.file.clone();
+            let batch = current.reader.next_batch()?;
             let Some(batch) = batch else {
                 self.current = None;
                 continue;
@@ -70,8 +71,12 @@ impl Lane {
         }
     }
 
-    fn open(&self, file: &Arc<Path>) -> Result<OpenLane, ReadError> {
-        let opened = ParquetFile::open(file)?;
+    fn open_next(&mut self) -> Result<OpenLane, ReadError> {
+        let opened = match self.first.take() {
+            Some(first) => first,
+            None => self.plan.files.open(self.next_file_idx)?,
+        };
+        self.next_file_idx += 1;
         let mut roots = Vec::with_capacity(self.positions.len());
         for &position in &self.positions {
             roots.push(self.plan.root_of(&opened, position)?);
@@ -82,7 +87,7 @@ impl Lane {
         let mut sorted = roots.clone();
         sorted.sort_unstable();
         let order = roots.iter().map(|root| sorted.partition_point(|other| other < root)).collect();
-        Ok(OpenLane { file: file.clone(), reader, order, n_rows: 0 })
+        Ok(OpenLane { opened, reader, order, n_rows: 0 })
     }
 }
 
@@ -108,7 +113,7 @@ fn convert(
     if stored.data_type() == column.field.data_type() {
         return Ok(stored.clone());
     }
-    guarded(file, || cast(stored, column.field.data_type()).map_err(ParquetError::from))
+    guarded(file, None, || cast(stored, column.field.data_type()).map_err(ParquetError::from))
 }
 
 /// The lanes in step: one block of all their columns after the other.
@@ -121,7 +126,7 @@ pub(super) struct LaneBlocks {
 
 enum Lanes {
     /// Read by whoever asks for blocks.
-    Here(Lane),
+    Here(Box<Lane>),
     Threads(Vec<LaneThread>),
 }
 
@@ -133,6 +138,7 @@ struct LaneThread {
 impl LaneBlocks {
     pub(super) fn start(
         plan: &Arc<Plan>,
+        first: &Arc<ParquetFile>,
         positions: Vec<Vec<usize>>,
         schema: SchemaRef,
     ) -> Result<LaneBlocks, ReadError> {
@@ -140,10 +146,11 @@ impl LaneBlocks {
             plan: plan.clone(),
             positions: positions.clone(),
             next_file_idx: 0,
+            first: Some(first.clone()),
             current: None,
         };
         let lanes = match positions.as_slice() {
-            [only] => Lanes::Here(lane(only)),
+            [only] => Lanes::Here(Box::new(lane(only))),
             many => {
                 let threads: Result<_, ReadError> =
                     many.iter().map(|each| LaneThread::start(lane(each))).collect();

@@ -1,15 +1,18 @@
 //! Parquet files. They are stored by columns, so several threads read groups of columns side by side, in step (`lanes`).
 
 mod file;
+mod input;
 mod lanes;
+mod opened;
 
 use std::path::Path;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
-use self::file::{ParquetFile, next_batch};
+use self::file::ParquetFile;
 use self::lanes::LaneBlocks;
+use self::opened::OpenedFiles;
 use super::lists;
 use super::{ReadError, ReadOptions, Reader};
 
@@ -20,27 +23,28 @@ pub(super) fn open(
     block_bytes: usize,
 ) -> Result<Reader, ReadError> {
     let first = files.first().ok_or(ReadError::NoFiles)?;
-    let opened = ParquetFile::open(first)?;
+    let files = OpenedFiles::new(files);
+    let opened = files.open(0)?;
     let names: Vec<String> = opened.fields().iter().map(|field| field.name().clone()).collect();
     let selected = options.select(first, &names)?;
     let columns = plan_columns(&opened, &selected)?;
     let fields: Vec<Field> = columns.iter().map(|column| column.field.clone()).collect();
     let schema: SchemaRef = Arc::new(Schema::new(fields));
     let plan = Arc::new(Plan {
-        files: files.to_vec(),
+        files,
         columns,
         batch_rows: opened.batch_rows(&selected, block_bytes),
         allows_others: options.columns.is_some(),
         options: options.clone(),
     });
     let lanes = share_columns(&opened, &selected, options.n_threads);
-    let blocks = LaneBlocks::start(&plan, lanes, schema.clone())?;
+    let blocks = LaneBlocks::start(&plan, &opened, lanes, schema.clone())?;
     Ok(Reader::new(schema, blocks))
 }
 
 /// What is read, the same for all lanes.
 struct Plan {
-    files: Vec<Arc<Path>>,
+    files: OpenedFiles,
     columns: Vec<Column>,
     batch_rows: usize,
     /// Whether files may have columns beside those that are read.
@@ -107,7 +111,7 @@ fn plain_type(stored: &DataType) -> Option<DataType> {
 /// The shape of the first list of a column.
 fn list_shape(opened: &ParquetFile, idx: usize) -> Result<Option<Vec<usize>>, ReadError> {
     let mut reader = opened.reader(&[idx], 64, Some(1024))?;
-    while let Some(batch) = next_batch(&opened.file, &mut reader)? {
+    while let Some(batch) = reader.next_batch()? {
         if let Some(shape) = lists::first_shape(batch.column(0)) {
             return Ok(Some(shape));
         }
@@ -136,7 +140,7 @@ impl Plan {
     /// Where a column stands in a file.
     fn root_of(&self, opened: &ParquetFile, position: usize) -> Result<usize, ReadError> {
         let column = &self.columns[position];
-        let (file, first) = (opened.file.clone(), self.files[0].clone());
+        let (file, first) = (opened.file.clone(), self.files.first());
         let name = column.field.name();
         let root = opened.fields().iter().position(|field| field.name() == name);
         let Some(root) = root else {
@@ -161,7 +165,7 @@ impl Plan {
             Some(field) if !self.allows_others => Err(ReadError::ExtraColumn {
                 file: opened.file.clone(),
                 column: field.name().clone(),
-                first: self.files[0].clone(),
+                first: self.files.first(),
             }),
             _ => Ok(()),
         }

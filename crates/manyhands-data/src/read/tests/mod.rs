@@ -5,7 +5,10 @@ mod csv;
 mod damage;
 mod files;
 mod jsonl;
+mod object_faults;
+mod objects;
 mod parquet;
+mod server;
 mod text;
 
 use std::path::{Path, PathBuf};

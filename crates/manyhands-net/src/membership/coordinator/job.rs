@@ -6,7 +6,7 @@ use super::super::arrivals::Arrivals;
 use super::super::identity::{Connection, JobId, ViewId};
 use super::super::log::Entry;
 use super::super::message::{DriverHeartbeat, Order, Submit, ToCoordinator};
-use super::{Action, Coordinator, Phase};
+use super::{Action, Coordinator, Phase, are_here, n_workers};
 
 /// How long a driver may be away before its job ends: a cut network may heal, and nothing but time is lost meanwhile.
 const DRIVER_RETURN: Duration = Duration::from_secs(30);
@@ -71,8 +71,7 @@ impl Coordinator {
                 let reason = format!("the cluster is busy with {}", job.submit.name);
                 return self.refuse(from, reason);
             }
-            let reason = format!("the driver of {} is gone, and another came", job.submit.name);
-            self.end_job(reason);
+            self.end_job("its driver is gone, and another came".to_string());
         }
         if let Some(job) = submit.previous {
             let reason = format!("{who} was away for too long, its job has ended");
@@ -86,17 +85,17 @@ impl Coordinator {
         let fits = self.members.values().filter(|m| m.join.kernel_set == submit.kernel_set).count();
         if fits == 0 && !self.members.is_empty() {
             let reason = format!(
-                "{} needs kernels {}, which none of the {} workers here has",
+                "{} needs kernels {}, which nobody here has ({})",
                 submit.name,
                 submit.kernel_set,
-                self.members.len()
+                n_workers(self.members.len())
             );
             return self.refuse(from, reason);
         }
         let id = JobId { incarnation: self.incarnation, number: self.next_job };
         self.next_job += 1;
         self.actions.push(Action::Log(Entry::Accepted { job: id, submit: submit.clone() }));
-        self.say(format!("{} is accepted; {fits} workers are here for it", submit.name));
+        self.say(format!("{} is accepted; {} for it", submit.name, are_here(fits)));
         self.job = Some(Job::new(self.now, id, submit, Some(from)));
         self.send(from, Order::Accepted { job: id });
     }
@@ -117,13 +116,13 @@ impl Coordinator {
                 }
             }
             ToCoordinator::Finished { job } if job == id => {
-                self.end_job("the job is finished".to_string());
+                self.end_job("it is finished".to_string());
             }
             ToCoordinator::Failed { job, reason } if job == id => {
+                let reason = format!("its driver ended before it was done: {reason}");
                 self.last_failure = Some(reason.clone());
-                self.end_job(format!("the job failed: {reason}"));
+                self.end_job(reason);
             }
-            ToCoordinator::Leave { reason } => self.end_job(format!("the driver left: {reason}")),
             ToCoordinator::StatusRequest => self.tell_status(from),
             _ => {}
         }
@@ -182,12 +181,12 @@ impl Coordinator {
             let silence = job.arrivals.silent_for(now).as_secs_f64();
             self.driver_away(format!("the driver of {name} has been silent for {silence:.1} s"));
         } else if job.connection.is_none() && now > job.away_since + DRIVER_RETURN {
-            self.end_job(format!("the driver of {name} did not return: the job ends"));
+            self.end_job("its driver did not return".to_string());
         }
         let is_deaf = matches!(&self.phase, Phase::Preparing(preparing)
             if preparing.driver_ready.is_none() && now > preparing.since + 2 * DRIVER_RETURN);
         if is_deaf {
-            self.end_job(format!("the driver of {name} did not stop for a view: the job ends"));
+            self.end_job("its driver did not stop for a view".to_string());
         }
     }
 
@@ -204,6 +203,10 @@ impl Coordinator {
         self.wanted = None;
         self.retried = None;
         self.rate = None;
+        // Its state was waited for, and its grains were to be done by others.
+        self.spared.clear();
+        self.spared_before.clear();
+        self.excused.clear();
         self.members.values_mut().for_each(|member| {
             member.heartbeat.steps = None;
             member.heartbeat.view = None;

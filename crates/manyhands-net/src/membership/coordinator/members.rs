@@ -7,14 +7,15 @@ use super::super::identity::{Connection, MemberId, ViewId};
 use super::super::log::Entry;
 use super::super::message::{Doing, Heartbeat, Join, Order};
 use super::super::status::MemberStatus;
+use super::left_out::LeftOut;
 use super::{Action, Coordinator, Phase};
 
 /// How long a worker whose connections failed is left out the first time; doubled each time.
 const PAUSE: Duration = Duration::from_secs(1);
 /// The longest it is left out.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
-/// How long workers that leave all together wait for the driver to save their state.
-const SAVE: Duration = Duration::from_secs(10);
+/// How long workers that leave all together wait for the driver to take their state, which is lost without it.
+const SAVE: Duration = Duration::from_secs(60);
 
 /// A worker that the coordinator knows.
 #[derive(Debug)]
@@ -26,21 +27,22 @@ pub(super) struct Member {
     pub(super) heartbeat: Heartbeat,
     pub(super) joined_at: Duration,
     pub(super) drain: Option<Drain>,
+    /// It gave its connection up and said that it comes back on another.
+    pub(super) is_returning: bool,
+    /// It was sent to rest, and has been in no view since.
+    pub(super) was_sent_to_rest: bool,
 }
 
 /// A member that wants to leave. It stays for one step, to which it brings the grains it has done.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Drain {
-    asked_at: Duration,
     /// The view in which it gets no more grains, and the steps that view began with.
     pub(super) last_view: Option<(ViewId, u64)>,
 }
 
-/// A worker that is left out for a while.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Pause {
-    pub(super) until: Duration,
-    length: Duration,
+/// Nobody pauses yet.
+pub(super) fn pauses() -> LeftOut {
+    LeftOut::new(PAUSE, MAX_PAUSE)
 }
 
 impl Member {
@@ -52,12 +54,29 @@ impl Member {
             doing: Doing::Nothing,
             seconds_per_grain: None,
             seconds_waiting: 0.0,
+            held_up: None,
         };
         let arrivals = Arrivals::new(now);
-        Member { join, connection, arrivals, heartbeat, joined_at: now, drain: None }
+        Member {
+            join,
+            connection,
+            arrivals,
+            heartbeat,
+            joined_at: now,
+            drain: None,
+            is_returning: false,
+            was_sent_to_rest: false,
+        }
     }
 
-    pub(super) fn status(&self, id: MemberId, now: Duration, is_in_view: bool) -> MemberStatus {
+    /// How it stands: whether it is in the view, and for how much longer it rests.
+    pub(super) fn status(
+        &self,
+        id: MemberId,
+        now: Duration,
+        is_in_view: bool,
+        rest: Option<Duration>,
+    ) -> MemberStatus {
         MemberStatus {
             id,
             name: self.join.name.clone(),
@@ -65,6 +84,7 @@ impl Member {
             cores: self.join.cores,
             is_in_view,
             is_draining: self.drain.is_some(),
+            seconds_to_rest: rest.map(|rest| rest.as_secs_f64()),
             doing: self.heartbeat.doing,
             steps: self.heartbeat.steps,
             seconds_per_grain: self.heartbeat.seconds_per_grain,
@@ -137,6 +157,7 @@ impl Coordinator {
             return false;
         }
         let old = member.connection.replace(from);
+        member.is_returning = false;
         member.arrivals = Arrivals::new(now);
         if old != Some(from) {
             member.heartbeat.view = join.view;
@@ -171,7 +192,7 @@ impl Coordinator {
             self.actions.push(Action::Close { connection });
         }
         if is_suspect {
-            self.pause(&member.join.name);
+            self.pauses.begin(self.now, &member.join.name);
         }
         self.say(reason.clone());
         if is_in_view {
@@ -180,19 +201,12 @@ impl Coordinator {
         }
     }
 
-    fn pause(&mut self, name: &str) {
-        let now = self.now;
-        // Half the length is forgiven for every length without another failure.
-        self.pauses.retain(|_, pause| now < pause.until + 4 * pause.length);
-        let before = self.pauses.get(name).map(|pause| pause.length * 2);
-        let length = before.unwrap_or(PAUSE).min(MAX_PAUSE);
-        self.pauses.insert(name.to_string(), Pause { until: now + length, length });
-    }
-
     pub(super) fn drop_silent(&mut self) {
         let now = self.now;
-        let is_silent =
-            |member: &Member| member.connection.is_some() && member.arrivals.is_silent(now);
+        let is_silent = |member: &Member| {
+            let is_here = member.connection.is_some() || member.is_returning;
+            is_here && member.arrivals.is_silent(now)
+        };
         let silent: Vec<MemberId> = self
             .members
             .iter()
@@ -200,10 +214,25 @@ impl Coordinator {
             .map(|(id, _)| *id)
             .collect();
         for id in silent {
-            let silence = self.members[&id].arrivals.silent_for(now).as_secs_f64();
-            let reason = format!("{} has been silent for {silence:.1} s", self.name(id));
-            self.drop_member(id, reason, false);
+            let silence = self.members[&id].arrivals.silent_for(now);
+            let reason =
+                format!("{} has been silent for {:.1} s", self.name(id), silence.as_secs_f64());
+            if !self.is_spared(id, silence, &reason) {
+                self.drop_member(id, reason, false);
+            }
         }
+    }
+
+    /// A member gives its connection up, since it heard nothing on it, and tries to come back on another.
+    pub(super) fn returning(&mut self, id: MemberId) {
+        if let Some(member) = self.members.get_mut(&id) {
+            member.is_returning = true;
+        }
+    }
+
+    /// Whether a member whose connection closed is waited for: it said that it comes back, and has what nobody else has.
+    pub(super) fn comes_back(&self, id: MemberId) -> bool {
+        self.members.get(&id).is_some_and(|member| member.is_returning) && self.holds_alone(id)
     }
 
     pub(super) fn heartbeat(&mut self, id: MemberId, heartbeat: Heartbeat) {
@@ -217,6 +246,7 @@ impl Coordinator {
         member.heartbeat = heartbeat;
         self.send(connection, Order::Alive);
         self.measure_rate(now);
+        self.note_pace(id);
         match &mut self.phase {
             Phase::Running(running) if running.go.rank(id).is_some() => {
                 let member = &self.members[&id];
@@ -263,16 +293,18 @@ impl Coordinator {
     }
 
     pub(super) fn drain(&mut self, id: MemberId) {
-        let asked_at = self.now;
         let Some(member) = self.members.get_mut(&id) else { return };
         if member.drain.is_some() {
             return;
         }
-        member.drain = Some(Drain { asked_at, last_view: None });
-        let sentence = format!("{} drains: it leaves after its step", self.name(id));
-        self.say(sentence.clone());
+        member.drain = Some(Drain::default());
+        self.actions.push(Action::Log(Entry::Draining { id }));
         if self.in_view().contains(&id) {
+            let sentence = format!("{} drains: it leaves after the step at hand", self.name(id));
+            self.say(sentence.clone());
             self.want(sentence);
+        } else {
+            self.say(format!("{} drains: it has nothing to do and leaves", self.name(id)));
         }
     }
 
@@ -291,7 +323,7 @@ impl Coordinator {
         }
         if running.go.is_holding() {
             let saved = self.job.as_ref().is_some_and(|job| job.saved >= steps);
-            return saved || self.now > drain.asked_at + SAVE;
+            return saved || self.now > running.went_at + SAVE;
         }
         member.heartbeat.steps > Some(steps)
     }
@@ -301,7 +333,8 @@ impl Coordinator {
         let in_view = self.in_view();
         let drained: Vec<MemberId> = self.members.keys().copied().collect();
         for id in drained {
-            if self.is_drained(id) && !in_view.contains(&id) {
+            let is_here = self.members.get(&id).is_some_and(|member| member.connection.is_some());
+            if is_here && self.is_drained(id) && !in_view.contains(&id) {
                 self.let_go(id);
             }
         }

@@ -4,9 +4,13 @@
 //! decides what it asks for, so a decision never depends on having seen one particular message: lost, repeated and late ones
 //! make no difference but in time.
 
+mod holders;
 mod job;
+mod left_out;
 mod members;
 mod recover;
+mod rests;
+mod returning;
 mod stalls;
 #[cfg(test)]
 mod tests;
@@ -16,7 +20,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use self::job::Job;
-use self::members::{Member, Pause};
+use self::left_out::LeftOut;
+use self::members::Member;
+use self::rests::Pace;
+use self::returning::Returning;
 use self::stalls::Report;
 use super::identity::{ClusterId, Connection, Incarnation, MemberId, ViewId};
 use super::log::Entry;
@@ -25,8 +32,6 @@ use super::status::{Decision, Status};
 
 /// How often the event loop sends [`Event::Tick`].
 pub const TICK: Duration = Duration::from_millis(50);
-/// How long members may take to return after the coordinator restarted; their pauses between attempts are shorter.
-const RETURN: Duration = Duration::from_secs(5);
 /// How many decisions the status tells.
 const HISTORY: usize = 64;
 
@@ -44,11 +49,6 @@ pub enum Event {
     Closed {
         /// Which.
         from: Connection,
-    },
-    /// A person asks for a worker to be drained.
-    Drain {
-        /// The worker's name.
-        name: String,
     },
     /// Time went by; sent every [`TICK`].
     Tick,
@@ -97,6 +97,8 @@ struct Preparing {
     since: Duration,
     reason: String,
     members: Vec<MemberId>,
+    /// Those that had the state in the view before.
+    went_on: BTreeSet<MemberId>,
     ready: BTreeMap<MemberId, Ready>,
     driver_ready: Option<Ready>,
 }
@@ -108,6 +110,8 @@ struct Running {
     cost_since: Option<Duration>,
     went_at: Duration,
     reports: BTreeMap<MemberId, Report>,
+    /// How members fare in it.
+    paces: BTreeMap<MemberId, Pace>,
 }
 
 /// Decides who takes part. See the module.
@@ -126,14 +130,19 @@ pub struct Coordinator {
     wanted: Option<String>,
     /// Members that get no grains of the next view's first step, since they are too slow with those they have.
     excused: BTreeSet<MemberId>,
-    /// Workers, by name, that were dropped for a bad connection and are not taken in again at once.
-    pauses: BTreeMap<String, Pause>,
+    /// Workers that were dropped for a bad connection and are not taken in again at once.
+    pauses: LeftOut,
+    /// Workers that hold the others up and rest.
+    rests: LeftOut,
     /// What a view costs, in seconds from its preparation to its first completed step.
     view_cost: Option<f64>,
     /// The step at which a broken exchange was tried once more with the same members.
     retried: Option<Option<u64>>,
-    /// Until when members that a former life knew may return.
-    returning_until: Option<Duration>,
+    /// While members that a former life knew may return.
+    returning: Option<Returning>,
+    /// Members that would be dropped if they did not hold the newest state alone, as found so far and when last looked at.
+    spared: BTreeSet<MemberId>,
+    spared_before: BTreeSet<MemberId>,
     /// Two heights of the job's steps and when they were seen, for its rate.
     rate: Option<((Duration, u64), (Duration, u64))>,
     is_superseded: bool,
@@ -157,10 +166,13 @@ impl Coordinator {
             next_job: 1,
             wanted: None,
             excused: BTreeSet::new(),
-            pauses: BTreeMap::new(),
+            pauses: members::pauses(),
+            rests: rests::rests(),
             view_cost: None,
             retried: None,
-            returning_until: None,
+            returning: None,
+            spared: BTreeSet::new(),
+            spared_before: BTreeSet::new(),
             rate: None,
             is_superseded: false,
             history: VecDeque::new(),
@@ -181,7 +193,6 @@ impl Coordinator {
         match event {
             Event::Received { from, message } => self.receive(from, message),
             Event::Closed { from } => self.closed(from),
-            Event::Drain { name } => self.drain_by_name(&name),
             Event::Tick => {}
         }
         self.settle();
@@ -215,13 +226,17 @@ impl Coordinator {
         if let Some(job) = &mut self.job {
             job.forgive(gap);
         }
-        self.returning_until = self.returning_until.map(|until| until + gap);
+        if let Some(returning) = &mut self.returning {
+            returning.since += gap;
+            returning.reports.clear();
+        }
         match &mut self.phase {
             Phase::Idle => {}
             Phase::Preparing(preparing) => preparing.since += gap,
             Phase::Running(running) => {
                 running.went_at += gap;
                 running.reports.clear();
+                running.paces.clear();
             }
         }
     }
@@ -243,10 +258,7 @@ impl Coordinator {
                 ToCoordinator::Ready(ready) => self.member_ready(id, ready),
                 ToCoordinator::Stalled(stalled) => self.stalled(id, stalled),
                 ToCoordinator::Draining => self.drain(id),
-                ToCoordinator::Leave { reason } => {
-                    let reason = format!("{} left: {reason}", self.name(id));
-                    self.drop_member(id, reason, false);
-                }
+                ToCoordinator::Returning => self.returning(id),
                 ToCoordinator::StatusRequest => self.tell_status(from),
                 _ => {}
             };
@@ -269,11 +281,14 @@ impl Coordinator {
 
     fn closed(&mut self, from: Connection) {
         if let Some(id) = self.member_on(from) {
+            let comes_back = self.comes_back(id);
             if let Some(member) = self.members.get_mut(&id) {
                 member.connection = None;
             }
-            let reason = format!("the connection of {} closed", self.name(id));
-            self.drop_member(id, reason, false);
+            if !comes_back {
+                let reason = format!("the connection of {} closed", self.name(id));
+                self.drop_member(id, reason, false);
+            }
         }
         self.driver_closed(from);
     }
@@ -297,6 +312,7 @@ impl Coordinator {
         if self.wanted.is_some() {
             self.begin_view();
         }
+        self.note_spared();
     }
 
     /// Members of the view that runs or is prepared.
@@ -373,8 +389,12 @@ impl Coordinator {
             Phase::Preparing(preparing) => Some(preparing.view),
             Phase::Running(running) => Some(running.go.view),
         };
-        let members = self.members.iter();
-        let members = members.map(|(id, m)| m.status(*id, self.now, in_view.contains(id)));
+        let members = self.members.iter().map(|(id, member)| {
+            let is_in_view = in_view.contains(id);
+            // Where all others are gone, one that should rest takes part.
+            let rest = self.rests.left(self.now, &member.join.name).filter(|_| !is_in_view);
+            member.status(*id, self.now, is_in_view, rest)
+        });
         Status {
             cluster: self.cluster,
             incarnation: self.incarnation,
@@ -391,11 +411,21 @@ impl Coordinator {
 
     fn summary(&self) -> String {
         let n = self.in_view().len();
+        if let (Some(waits), Some(job)) = (self.waited_for(), &self.job) {
+            return format!("{} {waits}", job.submit.name);
+        }
+        let workers = n_workers(n);
         match (&self.phase, &self.job) {
-            (_, None) => format!("no job; {} workers are here", self.members.len()),
+            (_, None) => format!("no job; {}", are_here(self.members.len())),
             (Phase::Idle, Some(job)) => format!("{} waits for workers", job.submit.name),
-            (Phase::Preparing(p), Some(_)) => format!("{n} workers regroup: {}", p.reason),
-            (Phase::Running(_), Some(job)) => format!("{} runs on {n} workers", job.submit.name),
+            (Phase::Preparing(p), Some(_)) => format!("{workers} regroup: {}", p.reason),
+            (Phase::Running(running), Some(job)) if running.go.is_holding() => {
+                format!(
+                    "{} waits: all {n} workers leave, the driver takes their state",
+                    job.submit.name
+                )
+            }
+            (Phase::Running(_), Some(job)) => format!("{} runs on {workers}", job.submit.name),
         }
     }
 
@@ -408,4 +438,13 @@ impl Coordinator {
         let seconds = to.saturating_sub(from).as_secs_f64();
         (seconds > 0.0 && last >= first).then(|| (last - first) as f64 / seconds)
     }
+}
+
+/// So many workers, as people write it.
+fn n_workers(n: usize) -> String {
+    if n == 1 { "1 worker".to_string() } else { format!("{n} workers") }
+}
+
+fn are_here(n: usize) -> String {
+    format!("{} {} here", n_workers(n), if n == 1 { "is" } else { "are" })
 }

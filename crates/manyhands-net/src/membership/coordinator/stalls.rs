@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::super::identity::MemberId;
-use super::super::message::{Doing, Peer, Stalled};
+use super::super::message::{Doing, Heartbeat, Peer, Stalled};
 use super::{Coordinator, Phase, Running};
 
 /// A stall that is not reported again by then is over.
@@ -16,9 +16,25 @@ const FORGET: Duration = Duration::from_millis(1500);
 /// What a member said of its waiting.
 #[derive(Debug)]
 pub(super) struct Report {
-    stalled: Stalled,
+    pub(super) stalled: Stalled,
     first: Duration,
     latest: Duration,
+}
+
+impl Report {
+    /// One that was just made, after this one by the same member, if it made any. They are of one stall if nothing came between.
+    pub(super) fn new(now: Duration, stalled: Stalled, before: Option<Report>) -> Report {
+        let is_same = |before: &Report| {
+            before.stalled.steps == stalled.steps && now <= before.latest + FORGET
+        };
+        let first = before.filter(is_same).map_or(now, |before| before.first);
+        Report { stalled, first, latest: now }
+    }
+
+    /// Whether the stall is not over, going by the last heartbeat of the one that told of it.
+    pub(super) fn lasts(&self, now: Duration, heartbeat: &Heartbeat) -> bool {
+        now <= self.latest + FORGET && heartbeat.steps <= self.stalled.steps
+    }
 }
 
 /// One waits for another.
@@ -33,14 +49,13 @@ struct Edge {
 impl Coordinator {
     pub(super) fn stalled(&mut self, id: MemberId, stalled: Stalled) {
         let now = self.now;
+        self.note_while_returning(id, &stalled);
         let Phase::Running(running) = &mut self.phase else { return };
         if running.go.view != stalled.view || running.go.rank(id).is_none() {
             return;
         }
-        let before = running.reports.get(&id);
-        let before = before.filter(|report| report.stalled.steps == stalled.steps);
-        let first = before.map_or(now, |report| report.first);
-        running.reports.insert(id, Report { stalled, first, latest: now });
+        let before = running.reports.remove(&id);
+        running.reports.insert(id, Report::new(now, stalled, before));
     }
 
     pub(super) fn settle_stalls(&mut self) {
@@ -48,11 +63,12 @@ impl Coordinator {
         let Phase::Running(running) = &mut self.phase else { return };
         let members = &self.members;
         running.reports.retain(|id, report| {
-            let steps = members.get(id).and_then(|member| member.heartbeat.steps);
-            now <= report.latest + FORGET && steps <= report.stalled.steps
+            members.get(id).is_some_and(|member| report.lasts(now, &member.heartbeat))
         });
         let Some(first) = running.reports.values().map(|report| report.first).min() else { return };
-        let edges = edges(running);
+        let mut edges = edges(running);
+        // Who is silent and still here is waited for: nothing can be said of its connections.
+        edges.retain(|edge| !matches!(edge.on, Peer::Member(id) if !self.is_well(id)));
         // By then the silent ones have been dropped, and the others' heartbeats are newer than the stall.
         let on_members = edges.iter().filter_map(|edge| match edge.on {
             Peer::Member(id) => members.get(&id),
@@ -78,26 +94,56 @@ impl Coordinator {
             }
             return;
         }
-        let edges: Vec<Edge> = edges.iter().copied().filter(|edge| self.is_fault(edge)).collect();
-        let Some(edge) = edges.iter().find(|edge| edge.is_broken).or(edges.first()) else { return };
-        let between = match edge.on {
-            Peer::Member(id) => format!("{} and {}", self.name(edge.waits), self.name(id)),
-            Peer::Driver => format!("{} and the driver", self.name(edge.waits)),
-        };
+        let mut edges: Vec<Edge> =
+            edges.iter().copied().filter(|edge| self.is_fault(edge)).collect();
+        // A connection that failed says more than waiting does.
+        if edges.iter().any(|edge| edge.is_broken) {
+            edges.retain(|edge| edge.is_broken);
+        }
+        let Some(edge) = edges.first() else { return };
         if edge.is_broken && self.retried != Some(edge.steps) {
             self.retried = Some(edge.steps);
-            return self.want(format!("the connection between {between} failed"));
-        }
-        if self.in_view().len() < 2 {
-            return self.want(format!("nothing passes between {between}"));
+            return self.want(format!("the connection between {} failed", self.ends(edge)));
         }
         let Some(culprit) = self.culprit(&edges) else { return };
-        let n_waiting = edges.iter().filter(|edge| edge.on == Peer::Member(culprit)).count();
-        let reason = format!(
-            "nothing passes between {between}: {} is dropped, for which {n_waiting} wait",
-            self.name(culprit)
-        );
+        if self.in_view().len() < 2 || self.holds_alone(culprit) {
+            return self.want(format!("nothing passes between {}", self.ends(edge)));
+        }
+        let reason = self.why_dropped(culprit, &edges);
         self.drop_member(culprit, reason, true);
+    }
+
+    /// Both ends of a connection, as people read it.
+    fn ends(&self, edge: &Edge) -> String {
+        match edge.on {
+            Peer::Member(id) => format!("{} and {}", self.name(edge.waits), self.name(id)),
+            Peer::Driver => format!("{} and the driver", self.name(edge.waits)),
+        }
+    }
+
+    /// Why this one is dropped: by the connections that it is an end of.
+    fn why_dropped(&self, culprit: MemberId, edges: &[Edge]) -> String {
+        let on: BTreeSet<MemberId> = edges
+            .iter()
+            .filter(|edge| edge.on == Peer::Member(culprit))
+            .map(|edge| edge.waits)
+            .collect();
+        let own = edges.iter().find(|edge| edge.waits == culprit);
+        let name = self.name(culprit);
+        match (on.len(), on.first(), own) {
+            (1, Some(by), _) => {
+                format!("{name} is dropped: nothing passes between it and {}", self.name(*by))
+            }
+            (n, Some(_), _) => {
+                format!(
+                    "{name} is dropped: nothing passes between it and {n} others that wait for it"
+                )
+            }
+            (_, None, Some(Edge { on: Peer::Member(id), .. })) => {
+                format!("{name} is dropped: nothing passes between it and {}", self.name(*id))
+            }
+            _ => format!("{name} is dropped: nothing passes between it and the driver"),
+        }
     }
 
     /// The member waited for, if all it lacks is time: it computes, and waits for nobody itself.

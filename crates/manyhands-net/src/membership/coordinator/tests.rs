@@ -1,11 +1,15 @@
 //! Who is let in, who is refused and why, one message at a time. What follows from many is simulated in `tests/membership`.
 
+mod rests;
+mod returning;
+
 use std::time::Duration;
 
 use super::super::identity::{ClusterId, Connection, Incarnation, Instance, MemberId};
 use super::super::log::{decode, encode};
 use super::super::message::{
-    FromCoordinator, GrainCounts, Join, Order, Reach, Submit, ToCoordinator,
+    Doing, DriverHeartbeat, FromCoordinator, GrainCounts, Heartbeat, Join, Order, Reach, Ready,
+    Submit, ToCoordinator,
 };
 use super::*;
 
@@ -146,4 +150,146 @@ fn a_coordinator_that_was_asleep_blames_nobody() {
         here.handle(Duration::from_secs(60) + tick * TICK, Event::Tick);
     }
     assert_eq!(here.status().members.len(), 0, "but silence afterwards counts");
+}
+
+#[test]
+fn a_worker_that_was_asked_to_leave_is_so_after_a_restart() {
+    let (mut here, mut actions) = Coordinator::new(Duration::ZERO, ClusterId(5), 9);
+    let mut say = |from, message| {
+        let event = Event::Received { from: Connection(from), message };
+        actions.extend(here.handle(Duration::ZERO, event));
+    };
+    say(1, ToCoordinator::Join(join("a", 1)));
+    say(2, ToCoordinator::Submit(submit("avx2", 2)));
+    let window = Duration::from_millis(250);
+    actions.extend(here.handle(window, Event::Tick));
+    let event = ToCoordinator::Drain { name: "a".to_string() };
+    actions.extend(here.handle(window, Event::Received { from: Connection(3), message: event }));
+    let logged = actions.iter().filter_map(|action| match action {
+        Action::Log(entry) => Some(entry.clone()),
+        _ => None,
+    });
+    let entries: Vec<Entry> = logged.collect();
+    let (next, _) = Coordinator::recover(window, &entries, 3).unwrap();
+    assert!(next.status().members[0].is_draining, "{entries:?}");
+}
+
+/// A view of three members, and the job's grains: 8 a step. Also what the coordinator has logged.
+fn running() -> (Coordinator, Vec<Entry>) {
+    let (mut here, mut actions) = Coordinator::new(Duration::ZERO, ClusterId(5), 9);
+    let mut say = |here: &mut Coordinator, from, message| {
+        let event = Event::Received { from: Connection(from), message };
+        actions.extend(here.handle(here.now, event));
+    };
+    for (from, name) in [(1, "a"), (2, "b"), (3, "c")] {
+        say(&mut here, from, ToCoordinator::Join(join(name, from)));
+    }
+    say(&mut here, 9, ToCoordinator::Submit(submit("avx2", 9)));
+    actions.extend(here.handle(Duration::from_millis(250), Event::Tick));
+    actions.extend(all_ready(&mut here));
+    let logged = actions.into_iter().filter_map(|action| match action {
+        Action::Log(entry) => Some(entry),
+        _ => None,
+    });
+    (here, logged.collect())
+}
+
+/// All that the view which is prepared needs are ready, and it goes.
+fn all_ready(here: &mut Coordinator) -> Vec<Action> {
+    let Phase::Preparing(preparing) = &here.phase else { panic!("{:?}", here.phase) };
+    let ready = Ready {
+        view: preparing.view,
+        steps: Some(0),
+        done: Vec::new(),
+        seconds_per_grain: None,
+        step_seconds: None,
+    };
+    let members = preparing.members.iter().filter_map(|id| here.members[id].connection);
+    let driver = here.job.as_ref().and_then(|job| job.connection);
+    let all: Vec<Connection> = members.chain(driver).collect();
+    let mut actions = Vec::new();
+    for from in all {
+        let message = ToCoordinator::Ready(ready.clone());
+        actions.extend(here.handle(here.now, Event::Received { from, message }));
+    }
+    assert!(matches!(here.phase, Phase::Running(_)), "{:?}", here.phase);
+    actions
+}
+
+/// The view that runs.
+fn view(here: &Coordinator) -> ViewId {
+    let Phase::Running(running) = &here.phase else { panic!("{:?}", here.phase) };
+    running.go.view
+}
+
+/// A heartbeat of one that computes, a millisecond for each grain.
+fn heartbeat(now: Duration, view: ViewId) -> Heartbeat {
+    Heartbeat {
+        number: now.as_millis() as u64,
+        view: Some(view),
+        steps: Some(1),
+        doing: Doing::Computing,
+        seconds_per_grain: Some(0.001),
+        seconds_waiting: 0.0,
+        held_up: None,
+    }
+}
+
+#[test]
+fn why_a_driver_ended_is_told_to_workers_and_in_the_status() {
+    let mut here = coordinator();
+    say(&mut here, 1, ToCoordinator::Join(join("a", 1)));
+    let orders = say(&mut here, 2, ToCoordinator::Submit(submit("avx2", 2)));
+    let [Order::Accepted { job }] = orders[..] else { panic!("{orders:?}") };
+    let message = ToCoordinator::Failed { job, reason: "the disk is full".to_string() };
+    let event = Event::Received { from: Connection(2), message };
+    let actions = here.handle(Duration::ZERO, event);
+    let told = actions.iter().filter(|action| match action {
+        Action::Send { message, .. } => {
+            matches!(&message.order, Order::Stop { reason, .. } if reason.contains("the disk is full"))
+        }
+        _ => false,
+    });
+    assert_eq!(told.count(), 2, "{actions:?}");
+    let status = here.status();
+    assert!(status.last_failure.unwrap().contains("the disk is full"));
+    assert_eq!(status.job, None);
+}
+
+/// A view of one, which alone has the state, and passes over that it is to stop for another that joined.
+fn waiting_for_one() -> Coordinator {
+    let mut here = coordinator();
+    say(&mut here, 1, ToCoordinator::Join(join("a", 1)));
+    say(&mut here, 9, ToCoordinator::Submit(submit("avx2", 9)));
+    here.handle(Duration::from_millis(250), Event::Tick);
+    all_ready(&mut here);
+    let running = view(&here);
+    say(&mut here, 2, ToCoordinator::Join(join("b", 2)));
+    for _ in 0..60 {
+        let now = here.now + TICK;
+        let heartbeat = Heartbeat { steps: Some(7), ..heartbeat(now, running) };
+        let driver = DriverHeartbeat { view: Some(running), saved: 0, inputs_sent: 1 << 40 };
+        for (from, message) in [
+            (1, ToCoordinator::Heartbeat(heartbeat.clone())),
+            (2, ToCoordinator::Heartbeat(Heartbeat { view: None, steps: None, ..heartbeat })),
+            (9, ToCoordinator::DriverHeartbeat(driver)),
+        ] {
+            here.handle(now, Event::Received { from: Connection(from), message });
+        }
+    }
+    here
+}
+
+#[test]
+fn who_was_waited_for_in_one_job_is_not_in_the_next() {
+    let mut here = waiting_for_one();
+    assert!(here.status().summary.contains("waits for worker a"), "{:?}", here.history);
+    let job = here.job.as_ref().unwrap().id;
+    say(&mut here, 9, ToCoordinator::Finished { job });
+    here.history.clear();
+    say(&mut here, 10, ToCoordinator::Submit(submit("avx2", 10)));
+    assert!(here.job.is_some() && here.members.contains_key(&MemberId(0)), "{:?}", here.history);
+    let is_about_it = |decision: &Decision| decision.sentence.contains("waited for");
+    assert!(!here.history.iter().any(is_about_it), "{:?}", here.history);
+    assert!(here.spared.is_empty() && here.excused.is_empty());
 }

@@ -6,7 +6,7 @@ use super::super::assign::{Share, assign};
 use super::super::identity::{MemberId, ViewId};
 use super::super::log::Entry;
 use super::super::message::{Go, Order, Peer, Ready, Seat};
-use super::{Action, Coordinator, Phase, Preparing, Running};
+use super::{Action, Coordinator, Phase, Preparing, Running, are_here, n_workers};
 
 /// Joins so close together are taken in one view.
 const JOIN_WINDOW: Duration = Duration::from_millis(200);
@@ -20,27 +20,41 @@ const FIRST_STEP_WAIT: Duration = Duration::from_secs(5);
 const ORDER_FLOOR: Duration = Duration::from_secs(1);
 
 impl Coordinator {
+    /// Whom a view takes now: as many as a step has grains of those that it may take.
+    pub(super) fn candidates(&self) -> Vec<MemberId> {
+        let mut all = self.available();
+        all.truncate(self.most_members());
+        all.sort();
+        all
+    }
+
+    /// How many members a view has at most: each needs a grain.
+    fn most_members(&self) -> usize {
+        self.job.as_ref().map_or(0, |job| job.submit.grains.most() as usize)
+    }
+
     /// Whom a view may take now, the present members first, then in the order of joining.
-    fn candidates(&self) -> Vec<MemberId> {
+    fn available(&self) -> Vec<MemberId> {
         let Some(job) = &self.job else { return Vec::new() };
         let in_view = self.in_view();
         let fits = |id: &MemberId| {
             let member = &self.members[id];
-            member.connection.is_some()
+            (member.connection.is_some() || member.is_returning)
                 && member.join.kernel_set == job.submit.kernel_set
                 && if in_view.contains(id) { !self.is_drained(*id) } else { member.drain.is_none() }
         };
-        let is_paused = |id: &MemberId| {
-            let pause = self.pauses.get(&self.members[id].join.name);
-            !in_view.contains(id) && pause.is_some_and(|pause| self.now < pause.until)
+        let is_left_out = |id: &MemberId| {
+            let name = &self.members[id].join.name;
+            let pauses = self.pauses.left(self.now, name).is_some();
+            // A rest is what takes a member out of its view.
+            let rests = self.rests.left(self.now, name).is_some();
+            (rests || (pauses && !in_view.contains(id))) && !self.holds_alone(*id)
         };
         let mut all: Vec<MemberId> = self.members.keys().copied().filter(fits).collect();
-        if !all.iter().all(is_paused) {
-            all.retain(|id| !is_paused(id));
+        if !all.iter().all(is_left_out) {
+            all.retain(|id| !is_left_out(id));
         }
         all.sort_by_key(|id| (!in_view.contains(id), *id));
-        all.truncate(job.submit.grains.most() as usize);
-        all.sort();
         all
     }
 
@@ -54,17 +68,18 @@ impl Coordinator {
         let candidates = self.candidates();
         let first = candidates.iter().map(|id| self.members[id].joined_at).min();
         if first.is_some_and(|first| self.now >= first + JOIN_WINDOW) {
-            self.want(format!("{} workers are here", candidates.len()));
+            self.want(are_here(candidates.len()));
         }
     }
 
     pub(super) fn settle_running(&mut self) {
-        if self.returning_until.is_some() {
+        if self.returning.is_some() {
             return;
         }
         self.drop_those_not_going();
         self.renew_for_driver();
         self.settle_stalls();
+        self.settle_rests();
         let drained: Vec<MemberId> =
             self.in_view().into_iter().filter(|id| self.is_drained(*id)).collect();
         if let Some(id) = drained.first() {
@@ -75,6 +90,10 @@ impl Coordinator {
 
     fn take_newcomers(&mut self) {
         let Phase::Running(running) = &self.phase else { return };
+        // Who is waited for may well work with the others: a view would stop them for nothing.
+        if !self.spared.is_empty() {
+            return;
+        }
         let newcomers = self.newcomers();
         let Some(first) = newcomers.iter().map(|id| self.members[id].joined_at).min() else {
             return;
@@ -86,22 +105,28 @@ impl Coordinator {
         let is_due =
             self.now >= first + JOIN_WINDOW && self.now >= running.went_at + wait && !is_early;
         if is_due || running.go.is_holding() {
-            let names: Vec<String> = newcomers.iter().map(|id| self.name(*id)).collect();
-            self.want(format!("{} joined", names.join(", ")));
+            let how = |id: &MemberId| {
+                let has_rested = self.members[id].was_sent_to_rest;
+                format!("{} {}", self.name(*id), if has_rested { "has rested" } else { "joined" })
+            };
+            let sentences: Vec<String> = newcomers.iter().map(how).collect();
+            self.want(sentences.join(", "));
         }
     }
 
     /// Begins a view, unless the driver or members of a former life are still to come back.
     pub(super) fn begin_view(&mut self) {
-        if self.returning_until.is_some()
-            || self.job.as_ref().is_none_or(|j| j.connection.is_none())
-        {
+        if self.returning.is_some() || self.job.as_ref().is_none_or(|j| j.connection.is_none()) {
             return;
         }
         let Some(reason) = self.wanted.take() else { return };
         let leaving: Vec<MemberId> =
             self.in_view().into_iter().filter(|id| self.is_drained(*id)).collect();
-        let members = self.candidates();
+        let (members, went_on) = (self.candidates(), self.going_on());
+        let n_spare = self.available().len() - members.len();
+        // Who rests stops as well.
+        let before = self.in_view().into_iter().filter(|id| !members.contains(id));
+        let told: Vec<MemberId> = members.iter().copied().chain(before).collect();
         self.phase = Phase::Idle;
         leaving.into_iter().for_each(|id| self.let_go(id));
         if members.is_empty() {
@@ -110,15 +135,16 @@ impl Coordinator {
         let view = ViewId { incarnation: self.incarnation, number: self.next_view };
         self.next_view += 1;
         self.actions.push(Action::Log(Entry::Prepared { view }));
-        self.say(format!("view {view} is prepared with {} workers: {reason}", members.len()));
-        self.warn_of_spares(members.len());
-        let to = members.iter().filter_map(|id| self.members[id].connection);
+        self.say(format!("view {view} is prepared with {}: {reason}", n_workers(members.len())));
+        self.warn_of_spares(n_spare);
+        let to = told.iter().filter_map(|id| self.members.get(id)?.connection);
         let to: Vec<_> = to.chain(self.job.as_ref().and_then(|job| job.connection)).collect();
         self.phase = Phase::Preparing(Preparing {
             view,
             since: self.now,
             reason,
             members,
+            went_on,
             ready: Default::default(),
             driver_ready: None,
         });
@@ -126,12 +152,12 @@ impl Coordinator {
         to.into_iter().for_each(|to| self.send(to, order.clone()));
     }
 
-    fn warn_of_spares(&mut self, n_members: usize) {
-        let n_spare = self.members.len() - n_members.min(self.members.len());
-        let most = self.job.as_ref().map_or(0, |job| job.submit.grains.most() as usize);
-        if n_spare > 0 && n_members == most {
+    fn warn_of_spares(&mut self, n_spare: usize) {
+        let most = self.most_members();
+        if n_spare > 0 {
             self.say(format!(
-                "{n_spare} workers stay idle: a step has {most} grains, and a worker needs one; use smaller grains to use them"
+                "{} idle: a step has {most} grains, and a worker needs one; use smaller grains to use more",
+                n_workers(n_spare)
             ));
         }
     }
@@ -159,10 +185,8 @@ impl Coordinator {
         let missing = preparing.members.iter().filter(|id| !preparing.ready.contains_key(id));
         let missing: Vec<MemberId> = missing.copied().collect();
         for id in &missing {
-            if self.now > since + self.order_patience(*id) {
-                let reason = format!("{} did not stop for view {view}", self.name(*id));
-                self.drop_member(*id, reason, true);
-            }
+            let reason = format!("{} did not stop for view {view}", self.name(*id));
+            self.drop_disobedient(*id, since, reason);
         }
         if missing.is_empty() && self.wanted.is_none() {
             self.go();
@@ -179,10 +203,18 @@ impl Coordinator {
         let (view, went_at) = (running.go.view, running.went_at);
         for id in self.in_view() {
             let Some(member) = self.members.get(&id) else { continue };
-            if member.heartbeat.view != Some(view) && self.now > went_at + self.order_patience(id) {
+            if member.heartbeat.view != Some(view) {
                 let reason = format!("{} did not take up view {view}", self.name(id));
-                self.drop_member(id, reason, true);
+                self.drop_disobedient(id, went_at, reason);
             }
+        }
+    }
+
+    /// Drops a member that has not followed an order given at some time, if it had time enough.
+    fn drop_disobedient(&mut self, id: MemberId, since: Duration, reason: String) {
+        let waited = self.now.saturating_sub(since);
+        if waited > self.order_patience(id) && !self.is_spared(id, waited, &reason) {
+            self.drop_member(id, reason, true);
         }
     }
 
@@ -254,22 +286,29 @@ impl Coordinator {
             .collect()
     }
 
+    fn say_how_it_goes_on(&mut self, go: &Go) {
+        let (view, steps) = (go.view, go.steps);
+        let workers = n_workers(go.members.len());
+        let source = match go.source {
+            Peer::Member(id) => self.name(id),
+            Peer::Driver => "the driver".to_string(),
+        };
+        let copiers = match go.copiers.len() {
+            0 => String::new(),
+            1 => format!("; 1 copies the state from {source}"),
+            n => format!("; {n} copy the state from {source}"),
+        };
+        self.say(format!("view {view} goes on from step {steps} with {workers}{copiers}"));
+    }
+
     fn start_running(&mut self, go: Go, since: Duration) {
         self.excused.clear();
         self.actions.push(Action::Log(Entry::Went(Box::new(go.clone()))));
-        self.say(format!(
-            "view {} goes on from step {} with {} workers, {} of which copy the state from {}",
-            go.view,
-            go.steps,
-            go.members.len(),
-            go.copiers.len(),
-            match go.source {
-                Peer::Member(id) => self.name(id),
-                Peer::Driver => "the driver".to_string(),
-            }
-        ));
+        self.say_how_it_goes_on(&go);
         for seat in &go.members {
-            if let Some(drain) = self.members.get_mut(&seat.id).and_then(|m| m.drain.as_mut()) {
+            let Some(member) = self.members.get_mut(&seat.id) else { continue };
+            member.was_sent_to_rest = false;
+            if let Some(drain) = &mut member.drain {
                 drain.last_view = Some((go.view, go.steps));
             }
         }
@@ -277,8 +316,9 @@ impl Coordinator {
         let to: Vec<_> = to.chain(self.job.as_ref().and_then(|job| job.connection)).collect();
         to.into_iter().for_each(|to| self.send(to, Order::Go(go.clone())));
         let went_at = self.now;
-        let reports = Default::default();
-        self.phase = Phase::Running(Running { go, cost_since: Some(since), went_at, reports });
+        let (reports, paces) = Default::default();
+        self.phase =
+            Phase::Running(Running { go, cost_since: Some(since), went_at, reports, paces });
     }
 }
 

@@ -1,6 +1,6 @@
 //! What happens to a worker, and what it is to do.
 
-use crate::membership::identity::ViewId;
+use crate::membership::identity::{MemberId, ViewId};
 use crate::membership::message::{FromCoordinator, Go, Peer, ToCoordinator};
 
 /// What happened.
@@ -21,7 +21,7 @@ pub enum Event {
         /// How long it took.
         seconds: f64,
     },
-    /// All grains assigned are done; their sums are exchanged now. Waits for these until they have brought theirs.
+    /// Waits for these: until they have brought their sums, or, before grains are run, until they have come to the exchange.
     Waiting {
         /// In which view.
         view: ViewId,
@@ -42,12 +42,23 @@ pub enum Event {
         /// How many of its grains are assigned to this worker.
         n_to_do: usize,
     },
+    /// Of all members, this one was waited for alone for longest.
+    HeldUp {
+        /// In which view.
+        view: ViewId,
+        /// Which.
+        by: MemberId,
+        /// For how long, in all.
+        seconds: f64,
+    },
     /// A connection to another failed, in an exchange or while state was copied.
     Failed {
         /// In which view.
         view: ViewId,
         /// To whom.
         peer: Peer,
+        /// What went wrong, for people. Said if it is not clear soon what came of it.
+        reason: String,
     },
     /// The state was copied.
     Copied {

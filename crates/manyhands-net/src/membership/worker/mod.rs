@@ -4,13 +4,15 @@
 //! an older view is passed over (M1). While the coordinator is away, steps go on.
 
 mod event;
+#[cfg(test)]
+mod tests;
 
 use std::time::Duration;
 
 pub use self::event::{Action, Event};
 
-use super::assign::runs;
-use super::following::{Connecting, Due, Following, Verdict};
+use super::assign::{measured_again, runs};
+use super::following::{Due, Following, Heard};
 use super::identity::{ClusterId, Incarnation, JobId, MemberId, ViewId};
 use super::message::{
     Doing, FromCoordinator, Go, Heartbeat, Join, Order, Peer, Ready, Stalled, ToCoordinator,
@@ -24,6 +26,8 @@ const STALL_FLOOR: Duration = Duration::from_millis(500);
 const STALL_CEILING: Duration = Duration::from_secs(30);
 /// How many times the usual time of a step others may take.
 const STALL_FACTOR: f64 = 4.0;
+/// A connection that failed is complained of after this: mostly it is the end of a view or of the job, of which the coordinator tells by then.
+const COMPLAIN: Duration = Duration::from_millis(500);
 /// A stall is told again so often, in case the coordinator was away.
 const STALL_AGAIN: Duration = Duration::from_millis(300);
 
@@ -54,8 +58,11 @@ pub struct Worker {
     waiting: Option<Waiting>,
     /// Those to whom the connection failed in this view. Steps may still be completed, but sooner or later it is needed.
     broken: Vec<Peer>,
+    /// What went wrong with the first of them, and since when, until it is said.
+    complaint: Option<(Duration, String)>,
     told_at: Option<Duration>,
     seconds_waiting: f64,
+    held_up: Option<(MemberId, f64)>,
     is_draining: bool,
     n_heartbeats: u64,
 }
@@ -84,8 +91,10 @@ impl Worker {
             last_step_at: None,
             waiting: None,
             broken: Vec::new(),
+            complaint: None,
             told_at: None,
             seconds_waiting: 0.0,
+            held_up: None,
             is_draining: false,
             n_heartbeats: 0,
         }
@@ -94,18 +103,25 @@ impl Worker {
     /// Takes what happened and returns what to do.
     pub fn handle(&mut self, now: Duration, event: Event) -> Vec<Action> {
         let mut actions = Vec::new();
+        // What the data plane noted is taken later, with its time: it says nothing of when this side last looked.
+        if matches!(event, Event::Connected | Event::Closed | Event::Received(_) | Event::Tick) {
+            self.following.pass_time(now);
+        }
         match event {
             Event::Connected => self.connected(now, &mut actions),
-            Event::Closed => {
-                if !matches!(self.following.state, Connecting::Apart { .. }) {
-                    self.following.apart(now);
-                }
-            }
+            Event::Closed => self.following.closed(now),
             Event::Received(message) => self.receive(now, message, &mut actions),
             Event::Drain => {
                 self.is_draining = true;
                 if self.following.is_accepted() {
                     send(&mut actions, ToCoordinator::Draining);
+                } else if self.holds_nothing() {
+                    actions.push(Action::End);
+                } else if self.view_begun().is_some() {
+                    // Without it the others would stand still until the coordinator is back, and its state might be the only one.
+                    let sentence =
+                        "asked to leave while the coordinator is away: stays until it is back";
+                    actions.push(Action::Say(sentence.to_string()));
                 }
             }
             Event::Tick => self.tick(now, &mut actions),
@@ -130,10 +146,9 @@ impl Worker {
     }
 
     fn connected(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        if !matches!(self.following.state, Connecting::Trying { .. }) {
+        if !self.following.connected(now) {
             return actions.push(Action::Disconnect);
         }
-        self.following.connected(now);
         self.join.follows = self.following.follows;
         self.join.previous = self.id;
         self.join.view = self.view_begun();
@@ -141,17 +156,20 @@ impl Worker {
     }
 
     fn receive(&mut self, now: Duration, message: FromCoordinator, actions: &mut Vec<Action>) {
-        if !matches!(self.following.state, Connecting::Connected { .. }) {
-            return;
-        }
-        if let Verdict::Refuse(reason) = self.following.heard(now, &message) {
-            actions.push(Action::Say(reason));
-            return self.disconnect(now, actions);
-        }
-        match message.order {
+        let order = match self.following.hear(now, message) {
+            Heard::Order(order) => order,
+            Heard::Nothing => return,
+            Heard::Refused(reason) => {
+                actions.push(Action::Say(reason));
+                self.end_if_leaving(actions);
+                return actions.push(Action::Disconnect);
+            }
+        };
+        match order {
             Order::Welcome { id } => self.welcome(id, actions),
             Order::Refused { reason } => {
                 actions.push(Action::Say(format!("the coordinator refused: {reason}")));
+                self.end_if_leaving(actions);
                 self.disconnect(now, actions);
             }
             Order::Dropped { reason } => {
@@ -193,6 +211,18 @@ impl Worker {
         }
     }
 
+    /// Whether nobody misses it when it goes.
+    fn holds_nothing(&self) -> bool {
+        self.steps.is_none() && self.view_begun().is_none()
+    }
+
+    /// Who was asked to leave and is not let in has nobody to let it go.
+    fn end_if_leaving(&self, actions: &mut Vec<Action>) {
+        if self.is_draining && self.holds_nothing() {
+            actions.push(Action::End);
+        }
+    }
+
     fn disconnect(&mut self, now: Duration, actions: &mut Vec<Action>) {
         self.following.apart(now);
         actions.push(Action::Disconnect);
@@ -209,8 +239,10 @@ impl Worker {
         self.phase = Phase::Idle;
         self.waiting = None;
         self.broken.clear();
+        self.complaint = None;
         self.told_at = None;
         self.last_step_at = None;
+        self.held_up = None;
     }
 
     fn forget(&mut self, actions: &mut Vec<Action>) {
@@ -232,6 +264,8 @@ impl Worker {
         }
         if self.job != Some(job) {
             self.job = Some(job);
+            // Grains of another job take something else.
+            self.seconds_per_grain = None;
             self.forget(actions);
             self.step_seconds = None;
         }
@@ -277,6 +311,7 @@ impl Worker {
             | Event::Waiting { view, .. }
             | Event::StepDone { view, .. }
             | Event::StepBegun { view, .. }
+            | Event::HeldUp { view, .. }
             | Event::Failed { view, .. }
             | Event::Copied { view, .. } => Some(*view),
             _ => None,
@@ -290,7 +325,11 @@ impl Worker {
             Event::Waiting { waiting_for, .. } => self.wait(now, waiting_for),
             Event::StepDone { steps, .. } => self.step_done(now, steps),
             Event::StepBegun { n_to_do, .. } => self.n_to_do = n_to_do,
-            Event::Failed { peer, .. } => {
+            Event::HeldUp { by, seconds, .. } => self.held_up = Some((by, seconds.min(1e9))),
+            Event::Failed { peer, reason, .. } => {
+                if self.broken.is_empty() {
+                    self.complaint = Some((now, reason));
+                }
                 if !self.broken.contains(&peer) {
                     self.broken.push(peer);
                 }
@@ -315,8 +354,7 @@ impl Worker {
             self.n_to_do = self.n_to_do.saturating_sub(1);
         }
         if seconds.is_finite() && seconds >= 0.0 {
-            let before = self.seconds_per_grain.unwrap_or(seconds);
-            self.seconds_per_grain = Some((0.8 * before + 0.2 * seconds).min(1e9));
+            self.seconds_per_grain = Some(measured_again(self.seconds_per_grain, seconds).min(1e9));
         }
     }
 
@@ -349,12 +387,18 @@ impl Worker {
             Due::Connect => actions.push(Action::Connect),
             Due::Disconnect(reason) => {
                 actions.push(Action::Say(reason));
+                send(actions, ToCoordinator::Returning);
                 actions.push(Action::Disconnect);
             }
             Due::Heartbeat => {
                 let heartbeat = self.heartbeat();
                 send(actions, ToCoordinator::Heartbeat(heartbeat));
             }
+        }
+        if let (Some(view), Some((_, reason))) =
+            (self.view, self.complaint.take_if(|(since, _)| now >= *since + COMPLAIN))
+        {
+            actions.push(Action::Say(format!("cannot go on in view {view}: {reason}")));
         }
         let limit = self.stall_limit();
         let is_late = self.waiting.as_ref().is_some_and(|waiting| now > waiting.since + limit);
@@ -402,12 +446,18 @@ impl Worker {
         self.view.filter(|_| matches!(self.phase, Phase::Copying(_) | Phase::Running))
     }
 
+    /// Whether it is others that it waits for, as it may even before it has run its grains: then it is no straggler.
+    fn waits_for_members(&self) -> bool {
+        let is_member = |peer: &Peer| matches!(peer, Peer::Member(_));
+        self.waiting.as_ref().is_some_and(|waiting| waiting.peers.iter().any(is_member))
+    }
+
     fn heartbeat(&mut self) -> Heartbeat {
         let doing = match &self.phase {
             Phase::Idle => Doing::Nothing,
             Phase::Stopped => Doing::Stopped,
             Phase::Copying(_) => Doing::Copying,
-            Phase::Running if self.n_to_do > 0 => Doing::Computing,
+            Phase::Running if self.n_to_do > 0 && !self.waits_for_members() => Doing::Computing,
             Phase::Running => Doing::Exchanging,
         };
         self.n_heartbeats += 1;
@@ -418,6 +468,7 @@ impl Worker {
             doing,
             seconds_per_grain: self.seconds_per_grain,
             seconds_waiting: self.seconds_waiting.min(1e9),
+            held_up: self.held_up,
         }
     }
 }

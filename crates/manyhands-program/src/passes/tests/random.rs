@@ -84,3 +84,25 @@ proptest! {
         prop_assert!(crate::live_memory(&frugal).peak <= crate::live_memory(&optimized).peak);
     }
 }
+
+#[test]
+fn a_parameter_that_is_read_again_for_a_copy_is_not_taken_for_overwritten() {
+    // Found by chance: what is computed again reads `w`, whose update then needs memory of its own.
+    let mut choices = vec![(0, 0, 0, 0); 23];
+    let found = [
+        (0, (79, 0, 19, 0)),
+        (1, (190, 80, 0, 0)),
+        (3, (44, 17, 0, 0)),
+        (6, (0, 42, 0, 0)),
+        (7, (15, 9, 0, 0)),
+        (8, (30, 129, 0, 0)),
+        (10, (207, 21, 140, 0)),
+        (13, (0, 13, 0, 0)),
+        (18, (115, 149, 65, 0)),
+        (22, (202, 0, 0, 44)),
+    ];
+    found.into_iter().for_each(|(at, choice)| choices[at] = choice);
+    let optimized = optimize(&build(&choices), &Interpreter).unwrap();
+    let frugal = recompute(&optimized, Recompute::Cheap, 0).unwrap();
+    assert!(crate::live_memory(&frugal).peak <= crate::live_memory(&optimized).peak);
+}

@@ -1,0 +1,155 @@
+//! How the samples of its grains come to a worker: asked for some steps ahead, sent by the driver or read by the worker itself.
+
+use std::ops::Range;
+use std::sync::atomic::AtomicBool;
+
+use manyhands_data::Batch;
+use manyhands_net::membership::message::{Go, Peer};
+
+use super::halt::{Halt, driver_halt};
+use super::job_at_hand::JobAtHand;
+use super::plane::{AHEAD, REBALANCE_EVERY, until};
+use super::shares::{Part, ranges};
+use super::words::{FromDriver, FromWorker, StepInputs};
+use crate::error::Error;
+
+impl JobAtHand {
+    /// Has the inputs of these grains on the device.
+    pub(super) fn inputs_for(
+        &mut self,
+        number: u64,
+        grains: &[Range<usize>],
+        steps: u64,
+        stop: &AtomicBool,
+    ) -> Result<StepInputs, Halt> {
+        let is_asked = |wanted: &(u64, Vec<Range<usize>>)| wanted.0 == number && wanted.1 == grains;
+        if !self.wanted.iter().any(is_asked) {
+            self.want(number, grains.to_vec())?;
+        }
+        loop {
+            let message = self.driver.await_message(&until(stop, None)).map_err(driver_halt)?;
+            match message {
+                FromDriver::Inputs { step, grains: found, inputs, reads } => {
+                    self.wanted.retain(|wanted| *wanted != (step, found.clone()));
+                    if step != number || found != grains {
+                        continue;
+                    }
+                    if self.take_inputs(number, grains, &inputs, reads, stop)? {
+                        return Ok(inputs);
+                    }
+                    // It cannot read any more, so they are sent.
+                    self.want(number, grains.to_vec())?;
+                }
+                other => {
+                    self.note(other);
+                    self.give_state_if_wanted(steps)?;
+                }
+            }
+        }
+    }
+
+    /// Writes the inputs of these grains, from the driver or as this worker reads them. Whether it had them.
+    fn take_inputs(
+        &mut self,
+        number: u64,
+        grains: &[Range<usize>],
+        inputs: &StepInputs,
+        reads: bool,
+        stop: &AtomicBool,
+    ) -> Result<bool, Halt> {
+        if !reads {
+            self.write_sent(grains, inputs)?;
+            return Ok(true);
+        }
+        let Some(reading) = &mut self.reading else { return Ok(false) };
+        let Some(batch) = reading.samples(number, grains, stop)? else { return Ok(false) };
+        self.write_read(grains, inputs, &batch)?;
+        Ok(true)
+    }
+
+    /// Asks the driver for a step and, unless this worker reads them itself, the inputs of these grains.
+    fn want(&mut self, step: u64, grains: Vec<Range<usize>>) -> Result<(), Halt> {
+        let mut reads = false;
+        if let Some(reading) = &mut self.reading {
+            if let Some(news) = reading.news() {
+                self.driver.say(&news, &[]).map_err(driver_halt)?;
+            }
+            reads = !grains.is_empty() && reading.want(step, &grains);
+        }
+        let message = FromWorker::Want { step, grains: grains.clone(), reads };
+        self.wanted.push((step, grains));
+        self.driver.say(&message, &[]).map_err(driver_halt)
+    }
+
+    /// Asks for inputs of steps to come, as long as the sharing stays.
+    pub(super) fn ask_ahead(
+        &mut self,
+        go: &Go,
+        number: u64,
+        parts: &[Part],
+        rank: usize,
+    ) -> Result<(), Halt> {
+        for ahead in 1..=AHEAD {
+            let (next, now) = (number + ahead, go.grains.of_step(number - 1));
+            if go.grains.of_step(next - 1) != now || (next - 1).is_multiple_of(REBALANCE_EVERY) {
+                break;
+            }
+            let grains = ranges(&parts[rank].grains);
+            if !self.wanted.iter().any(|(step, _)| *step == next) {
+                self.want(next, grains)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the inputs that came with the driver's last message.
+    fn write_sent(&mut self, grains: &[Range<usize>], inputs: &StepInputs) -> Result<(), Halt> {
+        let n_grains = inputs.n_samples.div_ceil(self.grain);
+        let plan = self.plan(inputs.n_samples, n_grains)?;
+        let mut rest = self.driver.bytes();
+        for grain in grains.iter().cloned().flatten() {
+            let n = self.samples_of(grain, inputs);
+            for (name, sample_bytes) in &self.inputs {
+                let Some((own, after)) = rest.split_at_checked(n * sample_bytes) else {
+                    let reason = "the inputs of a grain are too short".to_string();
+                    return Err(Halt::Lost(Peer::Driver, reason));
+                };
+                self.executor.write_grain_input(plan, grain, name, own)?;
+                rest = after;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes inputs of a batch that has the samples of these grains, one after the other.
+    fn write_read(
+        &mut self,
+        grains: &[Range<usize>],
+        inputs: &StepInputs,
+        batch: &Batch,
+    ) -> Result<(), Halt> {
+        let plan = self.plan(inputs.n_samples, inputs.n_samples.div_ceil(self.grain))?;
+        let mut end = 0;
+        for grain in grains.iter().cloned().flatten() {
+            let samples = end..end + self.samples_of(grain, inputs);
+            end = samples.end;
+            if end > batch.n_samples() {
+                let reason = "it counts more samples than there are".to_string();
+                return Err(Halt::Lost(Peer::Driver, reason));
+            }
+            for (idx, (name, _)) in self.inputs.iter().enumerate() {
+                let bytes = match self.places.get(idx) {
+                    Some(place) => batch.input(*place, samples.clone()),
+                    None => batch.target(samples.clone()).ok_or(Error::NoLabels)?,
+                };
+                self.executor.write_grain_input(plan, grain, name, bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How many samples a grain of a step has.
+    fn samples_of(&self, grain: usize, inputs: &StepInputs) -> usize {
+        self.grain.min(inputs.n_samples.saturating_sub(grain * self.grain))
+    }
+}

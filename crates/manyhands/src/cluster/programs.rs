@@ -1,0 +1,78 @@
+//! What a driver makes of a recipe for its workers.
+
+use manyhands_net::membership::message::GrainCounts;
+
+use super::offer::DataOffer;
+use super::outer::LocalRule;
+use super::words::{PlanPrograms, Programs};
+use crate::error::Error;
+use crate::job::{DistributeSpec, LocalSpec, Overlap, Strategy};
+use crate::model::LABEL;
+use crate::train::{Purpose, Recipe};
+
+/// What a driver knows of a run beyond its recipe.
+pub(crate) struct DriverPlan {
+    pub(crate) n_samples: usize,
+    pub(crate) threads: Option<usize>,
+    local: Option<LocalRule>,
+    offer: Option<DataOffer>,
+    overlap: Overlap,
+}
+
+impl DriverPlan {
+    pub(crate) fn new(
+        distribute: &DistributeSpec,
+        n_samples: usize,
+        n_steps: usize,
+        offer: Option<DataOffer>,
+    ) -> DriverPlan {
+        let local = (distribute.strategy == Strategy::Local).then(|| {
+            let LocalSpec { steps, outer } = distribute.local.unwrap_or_default();
+            LocalRule { every: steps as u64, outer, last_step: n_steps as u64 }
+        });
+        let (threads, overlap) = (distribute.threads, distribute.overlap);
+        DriverPlan { n_samples, threads, local, offer, overlap }
+    }
+}
+
+/// How many grains steps have.
+pub(super) fn grain_counts(recipe: &Recipe, n_samples: usize) -> GrainCounts {
+    let steps_per_epoch = n_samples.div_ceil(recipe.batch).max(1);
+    let last = n_samples - (steps_per_epoch - 1) * recipe.batch;
+    GrainCounts {
+        full: recipe.n_grains(recipe.batch.min(n_samples)) as u32,
+        last: recipe.n_grains(last) as u32,
+        steps_per_epoch: steps_per_epoch as u64,
+    }
+}
+
+/// The programs of full steps and of an epoch's last.
+pub(super) fn programs(recipe: &Recipe, plan: &DriverPlan) -> Result<Programs, Error> {
+    let DriverPlan { n_samples, threads, local, overlap, .. } = *plan;
+    let offer = plan.offer.clone();
+    let full = recipe.batch.min(n_samples);
+    let rest = n_samples % recipe.batch;
+    let sizes = if rest == 0 || rest == full { vec![full] } else { vec![full, rest] };
+    let plan = |n_samples: usize| {
+        let (program, last) =
+            recipe.grain_programs(n_samples, |grain| recipe.program(Purpose::Train, grain))?;
+        Ok(PlanPrograms { n_samples, n_grains: recipe.n_grains(n_samples), program, last })
+    };
+    let plans = sizes.into_iter().map(plan).collect::<Result<Vec<_>, Error>>()?;
+    let bytes = |input: &manyhands_data::Input| {
+        input.shape.iter().product::<usize>() * input.element.size()
+    };
+    let encoded = recipe.encoding.inputs();
+    let mut inputs = Vec::new();
+    let mut places = Vec::new();
+    for input in recipe.model.inputs() {
+        if let Some(place) = encoded.iter().position(|one| one.name == input.name) {
+            inputs.push((input.name.clone(), bytes(&encoded[place])));
+            places.push(place);
+        }
+    }
+    let target = recipe.encoding.target().ok_or(Error::NoLabels)?;
+    inputs.push((LABEL.to_string(), bytes(target)));
+    let grain = recipe.grain;
+    Ok(Programs { plans, inputs, places, grain, local, threads, offer, overlap })
+}
