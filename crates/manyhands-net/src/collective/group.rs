@@ -138,6 +138,11 @@ impl Group {
         self.patience.fixed = Some(patience);
     }
 
+    /// Stays awake for so long before it sleeps, where every rank has a core for itself: falling asleep and waking up cost more than that.
+    pub fn stay_awake_for(&mut self, awake_for: Duration) {
+        self.waiting.stay_awake_for(awake_for);
+    }
+
     /// Looks at this flag instead of its own.
     pub fn set_abort_flag(&mut self, flag: Arc<AtomicBool>) {
         self.abort = flag;

@@ -78,12 +78,18 @@ const BUSY_FOR: Duration = Duration::from_micros(1);
 const AWAKE_FOR: Duration = Duration::from_micros(50);
 
 /// The state of somebody who waits again and again. It remembers how long nothing has moved.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Waiting {
-    sleeps_at_once: bool,
+    awake_for: Duration,
     still_since: Option<Instant>,
     /// Kept for its memory only: always empty between waits.
     polled: Vec<PollFd<'static>>,
+}
+
+impl Default for Waiting {
+    fn default() -> Waiting {
+        Waiting { awake_for: AWAKE_FOR, still_since: None, polled: Vec::new() }
+    }
 }
 
 impl Waiting {
@@ -100,7 +106,12 @@ impl Waiting {
 
     /// Somebody who sleeps at once: for those who mostly wait long and whose time does not matter.
     pub fn sleeping_at_once() -> Waiting {
-        Waiting { sleeps_at_once: true, ..Waiting::default() }
+        Waiting { awake_for: Duration::ZERO, ..Waiting::default() }
+    }
+
+    /// Stays awake for so long from now on.
+    pub fn stay_awake_for(&mut self, awake_for: Duration) {
+        self.awake_for = awake_for;
     }
 
     /// Says that something moved: the next waits are awake again.
@@ -138,18 +149,18 @@ impl Waiting {
 
     /// Whether it is too early to sleep.
     fn stays_awake(&mut self) -> bool {
-        if self.sleeps_at_once {
+        if self.awake_for.is_zero() {
             return false;
         }
         let now = Instant::now();
         let still_for = now.duration_since(*self.still_since.get_or_insert(now));
         if still_for < BUSY_FOR {
             std::hint::spin_loop();
-        } else if still_for < AWAKE_FOR {
+        } else if still_for < self.awake_for {
             // There may be more ranks than cores: the one waited for may need this one.
             std::thread::yield_now();
         }
-        still_for < AWAKE_FOR
+        still_for < self.awake_for
     }
 
     /// Sleeps on the bells.
