@@ -97,7 +97,10 @@ fn impossible_tables_are_refused() {
         refused("a.libsvm", json!({"bits": 31})),
         "`data.hash.bits` must be between 1 and 30, not 31"
     );
-    assert_eq!(refused("a.libsvm", json!({"most": 0})), "`data.hash.most` must be at least 1");
+    assert_eq!(
+        refused("a.libsvm", json!({"most": 0})),
+        "`data.hash.most` is 0; it must be at least 1"
+    );
     let spec = spec(json!({"train": "a.csv", "label": "y", "hash": {}}));
     let error = folder.refused(&spec, Target::Classes);
     assert!(error.contains("data.hash.bits"), "{error}");

@@ -1,6 +1,6 @@
 //! The formulas, one method each.
 
-use super::{Adagrad, Adam, AdamW, Lamb, RmsProp, Sgd, clip};
+use super::{Adagrad, Adam, AdamW, Ftrl, Lamb, RmsProp, Sgd, clip};
 use crate::builder::{Builder, Value};
 use crate::error::ProgramError;
 use crate::op::{Init, Op, Role};
@@ -172,5 +172,27 @@ impl<'a> Target<'a> {
         let trust = step_norm.greater(&zero)?.select(&(&weight_norm / &step_norm)?, &one)?;
         let trust = weight_norm.greater(&zero)?.select(&trust, &one)?;
         self.weight - (step * (&self.rate * trust)?)?
+    }
+
+    pub(super) fn ftrl(&self, own: &Ftrl) -> Built {
+        let &Ftrl { beta, l1, l2, .. } = own;
+        let (weight, gradient) = (self.weight, self.gradient);
+        let (squares, leader) = (self.slot("square_sum")?, self.slot("leader")?);
+        let next_squares = (&squares + (gradient * gradient)?)?;
+        let (root, next_root) = (squares.sqrt()?, next_squares.sqrt()?);
+        let sigma = ((&next_root - root)? / &self.rate)?;
+        let zero = self.builder.scalar(weight.dtype(), 0.0)?;
+        // A weight that had no gradient yet has the leader that its first value would come from, so that it starts there.
+        let at_rest = ((beta / &self.rate)? + l2)?;
+        let first = ((-(weight * at_rest)?)? - (weight.sign()? * l1)?)?;
+        let leader_before = squares.equal(&zero)?.select(&first, &leader)?;
+        let next_leader = ((leader_before + gradient)? - (sigma * weight)?)?;
+        let scale = (((next_root + beta)? / &self.rate)? + l2)?;
+        let outweighing = (&next_leader - (next_leader.sign()? * l1)?)?;
+        let l1 = self.builder.scalar(weight.dtype(), l1)?;
+        let next = next_leader.abs()?.greater(&l1)?.select(&(-(outweighing / scale)?)?, &zero)?;
+        self.builder.update(&squares, &next_squares)?;
+        self.builder.update(&leader, &next_leader)?;
+        Ok(next)
     }
 }
