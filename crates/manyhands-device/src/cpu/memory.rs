@@ -147,7 +147,7 @@ fn in_place_operands(program: &Program, node_idx: usize) -> Vec<usize> {
             spreads.filter(|(_, spread)| **spread == Spread::Full).map(|(idx, _)| idx).collect()
         }
         Op::PutRows => vec![0],
-        Op::PutGrain { .. } => vec![2],
+        Op::PutGrain { .. } => (2..node.operands.len()).collect(),
         // The fast kernels add in place; the plain evaluator of other types does not.
         _ if node.results.first().is_none_or(|&v| program.ty(v).dtype != DType::F32) => Vec::new(),
         Op::Dense { add: Some(Addend::Matrix), .. } => vec![2],

@@ -151,7 +151,7 @@ settings! {
     /// FTRL-Proximal: follows the regularized leader, with a rate of its own for each weight. Weights that do not earn
     /// their `l1` are zero; for sparse linear models.
     Ftrl {
-        /// The rate (the papers' alpha), unless a schedule says otherwise; it must stay above 0.
+        /// The rate (the papers' alpha), unless a schedule says otherwise.
         rate: f64 = 0.1,
         /// Added to the root of the sum of squares: larger for smaller first steps.
         beta: f64 = 1.0,
