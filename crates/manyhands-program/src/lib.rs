@@ -40,6 +40,7 @@ mod optimizer;
 mod partials;
 mod passes;
 mod program;
+mod row_tables;
 mod shape;
 mod tensor;
 mod text;
@@ -69,6 +70,7 @@ pub use passes::{
     subexpressions,
 };
 pub use program::{Node, Output, Program, Update, ValueId};
+pub use row_tables::{RowTable, row_tables};
 pub use shape::{MAX_ELEMENTS, Shape, TensorType};
 pub use tensor::{Element, Tensor};
 pub use training::{

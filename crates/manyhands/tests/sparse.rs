@@ -10,12 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use manyhands::device::{CpuDevice, Isa, StepExecutor};
+use manyhands::layers::{FactorizationMachine, Layer, Mode, Site, SparseLinear};
 use manyhands::program::{
     Adam, Builder, Clip, DType, Ftrl, Init, Lamb, Optimizer, Program, ProgramError, Sgd, StepSize,
     Tensor, add_sized_training_step,
 };
 use manyhands::train::{Callback, Control, Event};
-use manyhands::{Error, Job, Trainer};
+use manyhands::{Error, Job, Registry, Trainer};
 
 const N_ROWS: usize = 9;
 const WIDTH: usize = 3;
@@ -221,6 +222,74 @@ fn what_cannot_be_row_sparse_is_refused_in_a_sentence() {
     assert!(error.contains("how many grains of how many samples"), "{error}");
     let error = refused(&adam(), Some(SIZE), true);
     assert!(error.contains("`reduce` uses it too"), "{error}");
+}
+
+/// What a layer gives for these pairs, of two samples of three pairs, with such numbers in its tables.
+fn layer_output(
+    layer: &dyn Layer,
+    indices: [i32; 6],
+    values: [f32; 6],
+    tables: &[(&str, Vec<usize>, Vec<f32>)],
+) -> Vec<f64> {
+    let g = Builder::new("t");
+    let inputs = [
+        g.input("indices", DType::I32, [2, 3]).unwrap(),
+        g.input("values", DType::F32, [2, 3]).unwrap(),
+    ];
+    let registry = Registry::default();
+    let site = Site {
+        builder: &g,
+        mode: Mode::Evaluating,
+        n_categories: Some(4),
+        layers: &registry.layers,
+    };
+    g.output("y", &layer.build(&site, &inputs).unwrap()).unwrap();
+    let device = CpuDevice::with_lanes(1, 1, Isa::detect()).unwrap();
+    let mut step = StepExecutor::new(Box::new(device), 1);
+    let plan = step.add_plan(&g.finish(), 1, None).unwrap();
+    for (name, shape, numbers) in tables {
+        step.set_parameter(name, &Tensor::new(&shape[..], numbers).unwrap()).unwrap();
+    }
+    let bytes: Vec<u8> = indices.iter().flat_map(|index| index.to_le_bytes()).collect();
+    step.write_grain_input(plan, 0, "indices", &bytes).unwrap();
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    step.write_grain_input(plan, 0, "values", &bytes).unwrap();
+    step.run(plan).unwrap();
+    step.grain_output(plan, 0, "y").unwrap().to_f64()
+}
+
+#[test]
+fn layers_on_pairs_are_the_sums_that_they_are_defined_as() {
+    let (indices, values) = ([3, 0, -1, 2, 2, 1], [0.5, -2.0, 9.0, 1.0, 3.0, -1.0]);
+    let weight: Vec<f32> = vec![0.5, -1.0, 2.0, 0.25];
+    let factors: Vec<f32> = vec![1.0, -0.5, 0.5, 2.0, -1.0, 0.25, 3.0, 1.5];
+    let samples: [Vec<(usize, f64)>; 2] =
+        [vec![(3, 0.5), (0, -2.0)], vec![(2, 1.0), (2, 3.0), (1, -1.0)]];
+    let linear = |sample: &Vec<(usize, f64)>| {
+        0.75 + sample.iter().map(|&(i, x)| f64::from(weight[i]) * x).sum::<f64>()
+    };
+    let pairwise = |sample: &Vec<(usize, f64)>| {
+        let dot = |i: usize, j: usize| {
+            (0..2).map(|f| f64::from(factors[2 * i + f] * factors[2 * j + f])).sum::<f64>()
+        };
+        let of = |a: usize, b: usize| {
+            let ((i, x), (j, y)) = (sample[a], sample[b]);
+            dot(i, j) * x * y
+        };
+        let n = sample.len();
+        (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b))).map(|(a, b)| of(a, b)).sum::<f64>()
+    };
+    let mut tables = vec![("weight", vec![4, 1], weight.clone()), ("bias", vec![1], vec![0.75])];
+    let layer: SparseLinear = serde_json::from_str(r#"{"units": 1}"#).unwrap();
+    let found = layer_output(&layer, indices, values, &tables);
+    assert_eq!(found, samples.iter().map(linear).collect::<Vec<_>>());
+    tables.push(("factors", vec![4, 2], factors.clone()));
+    let layer: FactorizationMachine = serde_json::from_str(r#"{"rank": 2}"#).unwrap();
+    let found = layer_output(&layer, indices, values, &tables);
+    for (found, sample) in found.iter().zip(&samples) {
+        let wanted = linear(sample) + pairwise(sample);
+        assert!((found - wanted).abs() < 1e-5, "{found} is not {wanted}");
+    }
 }
 
 /// Samples of up to four of 40 features; the label depends on the first.

@@ -1,6 +1,6 @@
 //! What operations on the rows of tables take and give.
 
-use super::{Inferred, check_length, expect_shape, index, one, reject_dtype, same_dtype, take};
+use super::{Inferred, expect_shape, index, one, reject_dtype, same_dtype, take};
 use crate::dtype::DType;
 use crate::error::Problem;
 use crate::op::Op;
@@ -16,7 +16,7 @@ pub(super) fn rows(op: &Op, operands: &[&TensorType]) -> Inferred {
     match op {
         Op::TakeRows => {
             let [table, indices] = take::<2>(operands, "two")?;
-            matrix(0, table)?;
+            rank(0, table, 2)?;
             index(1, indices)?;
             one(table.dtype, indices.shape.iter().chain(&table.shape[1..]).copied().collect())
         }
@@ -24,7 +24,7 @@ pub(super) fn rows(op: &Op, operands: &[&TensorType]) -> Inferred {
         Op::MergeRows { most } => merge_rows(*most, operands),
         Op::PutRows => {
             let [table, rows, values] = take::<3>(operands, "three")?;
-            matrix(0, table)?;
+            rank(0, table, 2)?;
             row_numbers(1, rows)?;
             same_dtype(table, values)?;
             expect_shape(2, values, &Shape::from([rows.shape[0], table.shape[1]]))?;
@@ -64,13 +64,13 @@ fn merge_rows(most: usize, operands: &[&TensorType]) -> Inferred {
             found,
         });
     };
-    check_length("values", 3, first.shape.rank())?;
+    rank(1, first, 3)?;
     let width = first.shape[2];
     let mut n_codes = 0usize;
     for (idx, [codes, values]) in pairs.iter().enumerate() {
         reject_dtype(2 * idx, codes.dtype, codes.dtype != DType::I32, "i32")?;
         reject_dtype(2 * idx + 1, values.dtype, values.dtype != DType::F32, "f32")?;
-        check_length("codes", 2, codes.shape.rank())?;
+        rank(2 * idx, codes, 2)?;
         let expected = Shape::from([codes.shape[0], codes.shape[1], width]);
         expect_shape(2 * idx + 1, values, &expected)?;
         n_codes = n_codes.saturating_add(codes.shape.n_elements());
@@ -85,18 +85,12 @@ fn merge_rows(most: usize, operands: &[&TensorType]) -> Inferred {
     ])
 }
 
-fn matrix(operand: usize, table: &TensorType) -> Result<(), Problem> {
-    match table.shape.rank() {
-        2 => Ok(()),
-        _ => Err(Problem::OperandShape {
-            operand,
-            expected: Shape::from([1, 1]),
-            found: table.shape.clone(),
-        }),
-    }
+fn rank(operand: usize, ty: &TensorType, rank: usize) -> Result<(), Problem> {
+    let (expected, found) = (["0", "1", "2", "3"][rank.min(3)], ty.shape.rank());
+    if found == rank { Ok(()) } else { Err(Problem::Rank { operand, expected, found }) }
 }
 
 fn row_numbers(operand: usize, rows: &TensorType) -> Result<(), Problem> {
     reject_dtype(operand, rows.dtype, rows.dtype != DType::I32, "i32")?;
-    check_length("rows", 1, rows.shape.rank())
+    rank(operand, rows, 1)
 }

@@ -155,7 +155,7 @@ settings! {
         rate: f64 = 0.1,
         /// Added to the root of the sum of squares: larger for smaller first steps.
         beta: f64 = 1.0,
-        /// How much the sum of gradients must outweigh for a weight not to be zero.
+        /// How much the sum of a weight's gradients (means over the batch), over the steps, must outweigh for it not to be zero.
         l1: f64 = 0.0,
         /// Shrinks weights.
         l2: f64 = 0.0,
