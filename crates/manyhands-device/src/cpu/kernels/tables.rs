@@ -15,7 +15,7 @@ pub(crate) struct GrainPlan {
     pub(crate) n_grains: usize,
     /// Bytes of one grain's value.
     pub(crate) n_bytes: usize,
-    /// What changes nothing when it is added, as the bytes of an element.
+    /// What changes nothing when it is added: the bytes of an element, the lowest first.
     pub(crate) neutral: [u8; 8],
     /// Bytes of an element.
     pub(crate) element: usize,
@@ -52,18 +52,27 @@ impl GrainPlan {
                     }
                     Some(base) if base == result.cast_const() => {}
                     Some(base) => std::ptr::copy_nonoverlapping(base.add(at), to, n),
-                    None => {
-                        let bytes = std::slice::from_raw_parts_mut(to, n);
-                        let neutral = &neutral[..element];
-                        bytes
-                            .chunks_exact_mut(element)
-                            .for_each(|one| one.copy_from_slice(neutral));
-                    }
+                    None => match element {
+                        2 => fill(to, n, u64::from_le_bytes(neutral) as u16),
+                        4 => fill(to, n, u64::from_le_bytes(neutral) as u32),
+                        _ => fill(to, n, u64::from_le_bytes(neutral)),
+                    },
                 }
             }
         }
         Ok(())
     }
+}
+
+/// Fills bytes with an element.
+///
+/// # Safety
+/// There are so many bytes, aligned to the element, of which they are a multiple.
+unsafe fn fill<T: Copy>(to: *mut u8, n_bytes: usize, element: T) {
+    // SAFETY: as the caller says.
+    unsafe {
+        std::slice::from_raw_parts_mut(to.cast::<T>(), n_bytes / size_of::<T>()).fill(element)
+    };
 }
 
 /// Replaces rows of a table.

@@ -12,7 +12,7 @@ mod windows;
 
 pub(super) use attention::{reads_rows, writes_rows};
 
-use manyhands_program::{DType, Node, Op, Program, Shape, TensorType};
+use manyhands_program::{Binary, DType, Node, Op, Program, Shape, TensorType};
 
 use super::compile::Compiled;
 use super::instruction::{Action, Instruction};
@@ -130,6 +130,9 @@ fn lower_kernel(out: &mut Lowered<'_>, op: &Op) {
         Op::PutRows => tables::put_rows(out),
         Op::Fused(expression) => moves::fused(out, expression),
         Op::Unary(_) | Op::Binary(_) if out.is_f32() => moves::elementwise(out),
+        Op::Binary(Binary::Add) if out.result_type(0).dtype == DType::I32 => {
+            moves::add_integers(out);
+        }
         Op::Cast { dtype: DType::F32 } if out.operand_type(0).dtype == DType::U8 => {
             moves::widen(out);
         }
