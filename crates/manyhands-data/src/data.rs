@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crate::encoding::RecordIndexes;
 use crate::encoding::{Encoding, Labels, Sampling, Target};
 use crate::error::DataError;
+use crate::hash::MOST_BITS;
 use crate::layout::Layout;
 use crate::sample_error::SampleError;
 use crate::samples::{Part, Samples};
@@ -241,13 +242,19 @@ fn check(spec: &DataSpec) -> Result<(), SampleError> {
         ("data.text.stride", spec.text.and_then(|text| text.stride)),
         ("data.text.vocabulary", spec.text.and_then(|text| text.vocabulary)),
         ("data.shuffle_window", spec.shuffle_window),
+        ("data.hash.most", spec.hash.and_then(|hash| hash.most)),
     ];
     for (key, number) in at_least_one {
         if number == Some(0) {
             return Err(SampleError::Zero { key });
         }
     }
-    Ok(())
+    match spec.hash.and_then(|hash| hash.bits) {
+        Some(bits) if !(1..=MOST_BITS).contains(&bits) => {
+            Err(SampleError::HashBits { bits, most: MOST_BITS })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Refuses a part without samples.

@@ -137,6 +137,7 @@ pub(crate) fn format_of(file: &Arc<Path>) -> Result<FileFormat, ReadError> {
         "csv" | "tsv" => FileFormat::Csv,
         "parquet" | "pq" => FileFormat::Parquet,
         "jsonl" | "ndjson" | "json" => FileFormat::Jsonl,
+        "libsvm" | "svmlight" | "svm" => FileFormat::Libsvm,
         "idx" => FileFormat::Idx,
         "npy" => FileFormat::Npy,
         "txt" => FileFormat::Text,

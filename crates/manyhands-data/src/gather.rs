@@ -24,6 +24,10 @@ pub(crate) enum Step {
     OneHot { from: usize, n: usize, indexes: Indexes, to: usize },
     /// Indexes.
     Indexes { from: usize, scalar: Scalar, n: usize, indexes: Indexes, to: usize },
+    /// One index, the same for all rows.
+    Constant { index: i32, to: usize },
+    /// 1 where there is an index, 0 where none is.
+    Present { from: usize, to: usize },
 }
 
 /// The scales of a run of numbers.
@@ -118,6 +122,13 @@ impl Step {
             Self::Indexes { from, scalar, n, indexes, to } => {
                 let row = &row[*from..from + n * scalar.bytes()];
                 write_indexes(row, *scalar, indexes, &mut out[*to..to + n * 4]);
+            }
+            Self::Constant { index, to } => {
+                out[*to..to + 4].copy_from_slice(&index.to_ne_bytes());
+            }
+            Self::Present { from, to } => {
+                let value = if read_i32(row, *from) < 0 { 0f32 } else { 1.0 };
+                out[*to..to + 4].copy_from_slice(&value.to_ne_bytes());
             }
         }
     }

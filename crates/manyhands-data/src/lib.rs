@@ -14,6 +14,7 @@ mod batches;
 mod data;
 mod encoding;
 mod gather;
+mod hash;
 mod layout;
 mod memory;
 mod open_table;
@@ -39,8 +40,8 @@ pub use sample_error::SampleError;
 pub use samples::Part;
 pub use shuffle::Order;
 pub use spec::{
-    CategoryForm, ColumnKind, Compression, DataSpec, FileFormat, HeldOut, Missing, Normalise,
-    Source, TextSpec, TextUnit, Unknown, WindowSpec,
+    CategoryForm, ColumnKind, Compression, DataSpec, FileFormat, HashSpec, HeldOut, Missing,
+    Normalise, Source, TextSpec, TextUnit, Unknown, WindowSpec,
 };
 pub use split::PartName;
 pub use take::{Take, Takes};

@@ -8,12 +8,13 @@ use crate::encoding::{
     ContentEncoding, Encoding, LabelContent, Labels, RecordIndexes, Sampling, Target, Values,
 };
 use crate::error::DataError;
+use crate::hash::FeatureHash;
 use crate::layout::{Layout, Scalar};
 use crate::read::{ReadOptions, Reader, read as open_files};
 use crate::sample_error::SampleError;
 use crate::scan::{
     Counts, Destination, Dictionary, FieldContent, FieldScan, Plan, Planned, PlannedContent, Scan,
-    fit,
+    fit, hash_bits,
 };
 use crate::spec::{CategoryForm, ColumnKind, DataSpec, Source, TextUnit};
 use crate::split::Split;
@@ -105,6 +106,12 @@ pub(crate) fn read(
 ) -> Result<Opened, DataError> {
     let mut options = read_options(spec)?;
     options.kinds = kinds(encoding);
+    options.most_pairs = encoding.columns().iter().find_map(|column| match column.content {
+        ContentEncoding::Buckets { length, .. } | ContentEncoding::PairValues(length) => {
+            Some(length)
+        }
+        _ => None,
+    });
     let file = source_path(source);
     let reader = open_files(source, folders.files, &options)?;
     let schema = Arc::clone(reader.schema());
@@ -168,6 +175,7 @@ fn kinds(encoding: &Encoding) -> std::collections::BTreeMap<String, ColumnKind> 
     let columns = encoding.columns().iter().map(|column| {
         let kind = match &column.content {
             ContentEncoding::OneHot(values) | ContentEncoding::Index(values) => of_values(values),
+            ContentEncoding::HashedValue { numeric: false, .. } => ColumnKind::Category,
             ContentEncoding::Text(_) => ColumnKind::Text,
             _ => ColumnKind::Number,
         };
@@ -195,6 +203,8 @@ pub(crate) fn read_options(spec: &DataSpec) -> Result<ReadOptions, SampleError> 
         header: spec.header,
         empty: spec.empty.clone(),
         kinds: spec.columns.clone(),
+        most_pairs: spec.hash.and_then(|hash| hash.most),
+        hash_bits: spec.hash.and_then(|hash| hash.bits),
         ..ReadOptions::default()
     })
 }
@@ -218,12 +228,24 @@ fn slot(planned: &Planned, text_length: usize) -> (Scalar, usize) {
         PlannedContent::List(scalar, n) => (scalar, n),
         PlannedContent::Categories { .. } => (Scalar::I32, 1),
         PlannedContent::Text => (Scalar::I32, text_length),
+        PlannedContent::Hashed { .. } => (Scalar::I32, 1),
+        PlannedContent::Buckets(n) => (Scalar::I32, n),
+        PlannedContent::PairValues(n) => (Scalar::F32, n),
     }
 }
 
 fn place_fields(plan: &Plan, text_length: usize) -> Layout {
     let columns: Vec<_> = plan.columns.iter().map(|planned| slot(planned, text_length)).collect();
     Layout::new(&columns, plan.label.as_ref().map(|planned| slot(planned, 1).0))
+}
+
+/// Whether a column becomes a feature by its hash.
+fn is_hashed(planned: &Planned, spec: &DataSpec) -> bool {
+    match planned.content {
+        PlannedContent::Hashed { .. } => true,
+        PlannedContent::Number(_) => spec.hash.is_some(),
+        _ => false,
+    }
 }
 
 /// Fields that learn.
@@ -247,8 +269,18 @@ fn learning_fields(plan: Plan, spec: &DataSpec) -> Result<(Vec<FieldScan>, Layou
         (_, text) => text,
     };
     let layout = place_fields(&plan, text.map_or(0, |text| text.length));
+    let bits = match plan.columns.iter().any(|planned| is_hashed(planned, spec)) {
+        true => hash_bits(spec)?,
+        false => 0,
+    };
     let content = |planned: &Planned, is_label: bool| match planned.content {
-        PlannedContent::Number(_) | PlannedContent::List(..) => FieldContent::Numbers,
+        PlannedContent::Number(_) | PlannedContent::List(..) | PlannedContent::PairValues(_) => {
+            FieldContent::Numbers
+        }
+        PlannedContent::Hashed { .. } => {
+            FieldContent::Hashed { column: FeatureHash::of_column(&planned.name), bits }
+        }
+        PlannedContent::Buckets(_) => FieldContent::Buckets { known: None, largest: -1 },
         PlannedContent::Categories { .. } => {
             let one_hot = !is_label && spec.categories == CategoryForm::OneHot;
             let most = if one_hot { MOST_ONE_HOT } else { i32::MAX as usize };
@@ -291,6 +323,14 @@ fn known_fields(plan: Plan, encoding: &Encoding, spec: &DataSpec) -> (Vec<FieldS
                 first: vocabulary.first_idx(),
                 fill: 0,
             },
+            ContentEncoding::HashedValue { bits, .. } => {
+                let column = FeatureHash::of_column(&encoding.columns()[at].name);
+                FieldContent::Hashed { column, bits: *bits }
+            }
+            ContentEncoding::Buckets { n_buckets, .. } => {
+                let n_buckets = i32::try_from(*n_buckets).unwrap_or(i32::MAX);
+                FieldContent::Buckets { known: Some((n_buckets, spec.unknown)), largest: -1 }
+            }
             _ => FieldContent::Numbers,
         },
     };

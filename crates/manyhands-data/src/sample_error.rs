@@ -105,6 +105,14 @@ pub enum SampleError {
         /// What would be right.
         advice: &'static str,
     },
+    /// A table of features that is too small or too large.
+    #[error("`data.hash.bits` must be between 1 and {most}, not {bits}")]
+    HashBits {
+        /// What the job says.
+        bits: u32,
+        /// The most there may be.
+        most: u32,
+    },
     /// A value is not among those of the training part.
     #[error(
         "{place}, column `{column}`: the training part does not have `{value}`; `data.unknown = \"other\"` lets such values share one of their own"

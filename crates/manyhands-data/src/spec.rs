@@ -69,6 +69,10 @@ pub struct DataSpec {
     /// How text is cut into tokens, and tokens into sequences.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<TextSpec>,
+    /// Features as pairs of an index and a value, for `sparse_linear` and `factorization_machine`: the indices of libsvm files
+    /// become buckets of a table of fixed size, and so do the columns of other files, which need no learning then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hash: Option<HashSpec>,
     /// Whether the samples are visited in another order each epoch.
     #[serde(default = "default_true")]
     pub shuffle: bool,
@@ -190,6 +194,8 @@ pub enum FileFormat {
     Parquet,
     /// One JSON object a line (`.jsonl`, `.ndjson`, `.json`).
     Jsonl,
+    /// A label and pairs of index and value a line, `1 3:0.5 17:1` (`.libsvm`, `.svmlight`, `.svm`).
+    Libsvm,
     /// The IDX format of MNIST (`.idx`, `-ubyte`).
     Idx,
     /// A NumPy array (`.npy`).
@@ -291,6 +297,21 @@ pub struct WindowSpec {
 
 fn default_one() -> usize {
     1
+}
+
+/// Features as pairs of an index and a value. Of a column of words, `column=value` is hashed and has the value 1; of a column
+/// of numbers, `column` is, and the (scaled) number is its value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HashSpec {
+    /// Features go to 2 to the power of `bits` buckets, by their hash (1 to 30). Without it the indices of libsvm files stay as
+    /// they are; other files need it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bits: Option<u32>,
+    /// The most features that a line of a libsvm file may have; as many as the training files have unless said, for which they
+    /// are read twice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub most: Option<usize>,
 }
 
 /// Text as tokens.

@@ -96,6 +96,8 @@ impl<'a> Visit<'a> {
             && let Some(inside) = window.place_of(first)
         {
             window.at = inside;
+            let end = window.first + window.order.len() as u64;
+            self.follow(end);
             return;
         }
         // What is left of this window is passed over.
@@ -111,6 +113,17 @@ impl<'a> Visit<'a> {
         }
         (self.n_opened, self.skip) = self.order.seek(first);
         self.opened_end = first - self.skip;
+    }
+
+    /// Lets the window that begins after `end` samples be the next, wherever the walk was to go on.
+    fn follow(&mut self, end: u64) {
+        match &mut self.next {
+            Some(next) if !next.order.is_empty() => next.at = 0,
+            _ => {
+                (self.n_opened, self.skip) = self.order.seek(end);
+                self.opened_end = end;
+            }
+        }
     }
 
     /// How many samples are still to be visited.

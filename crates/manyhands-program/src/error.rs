@@ -135,6 +135,14 @@ pub enum ProgramError {
     NotDifferentiable { op: String, name: String, reason: &'static str },
     #[error("no gradient of {loss} with respect to {name}: the one does not depend on the other")]
     Independent { loss: String, name: String },
+    #[error(
+        "rows of {name} are taken, so that its gradient is row-sparse, but `{op}` uses it too; gather its rows instead, or use it in no other way"
+    )]
+    NotOnlyRows { name: String, op: String },
+    #[error(
+        "rows of {name} are taken, for which a training step must know how many grains of how many samples there are (`StepSize`)"
+    )]
+    NoStepSize { name: String },
     /// A setting of an optimizer or loss that makes no sense.
     #[error("{what} must be {expected}, not {found}")]
     Setting { what: &'static str, expected: &'static str, found: String },

@@ -217,8 +217,15 @@ pub fn accumulating(grain: &Program) -> Result<Program, ProgramError> {
                 let ty = grain.ty(output.value);
                 let sum = rewriter.emit_one(sum_parameter(&output.name, ty), &[], &node.scope)?;
                 let value = rewriter.get(output.value)?;
-                let add = Op::Binary(Binary::Add);
-                updates.push((sum, rewriter.emit_one(add, &[sum, value], &node.scope)?));
+                // What a grain puts beside those of others changes nothing of them, so it is put into the sum itself.
+                let next = match (&node.op, &node.operands[..]) {
+                    (Op::PutGrain { .. }, &[context, value]) => {
+                        let operands = [rewriter.get(context)?, rewriter.get(value)?, sum];
+                        rewriter.emit_one(node.op.clone(), &operands, &node.scope)?
+                    }
+                    _ => rewriter.emit_one(Op::Binary(Binary::Add), &[sum, value], &node.scope)?,
+                };
+                updates.push((sum, next));
             }
         }
     }

@@ -40,6 +40,7 @@ mod optimizer;
 mod partials;
 mod passes;
 mod program;
+mod row_tables;
 mod shape;
 mod tensor;
 mod text;
@@ -58,7 +59,7 @@ pub use op::{
     Addend, AttentionSpec, Binary, Comparison, CondSpec, Distribution, Init, Op, Pooling,
     Reduction, Role, SQUARE_BLOCK, ScanSpec, Unary, Window,
 };
-pub use optimizer::{Adagrad, Adam, AdamW, Clip, Lamb, Optimizer, RmsProp, Sgd, UpdateRule};
+pub use optimizer::{Adagrad, Adam, AdamW, Clip, Ftrl, Lamb, Optimizer, RmsProp, Sgd, UpdateRule};
 pub use partials::{
     Addition, Join, Partial, Partials, Piece, is_sum, join_order, joining, partial_sum_name,
     partials, pieces, split_point, sum_name,
@@ -69,6 +70,10 @@ pub use passes::{
     subexpressions,
 };
 pub use program::{Node, Output, Program, Update, ValueId};
+pub use row_tables::{RowTable, row_tables};
 pub use shape::{MAX_ELEMENTS, Shape, TensorType};
 pub use tensor::{Element, Tensor};
-pub use training::{LOSS, RATE, RunningStatistics, STEP, Training, add_training_step};
+pub use training::{
+    LOSS, RATE, RunningStatistics, STEP, StepSize, Training, add_sized_training_step,
+    add_training_step,
+};

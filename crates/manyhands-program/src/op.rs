@@ -135,6 +135,26 @@ pub enum Op {
         /// The axis that is indexed.
         axis: usize,
     },
+    /// `take_rows(table, indices)`: the rows of a table at indices, zeros where an index is below zero. Says that the gradient of
+    /// the table is *row-sparse*: it consists of the rows that were taken, and the update touches no others.
+    TakeRows,
+    /// `put_grain(random, value)`, the context of random numbers being where the grain's number is: `[grains, ..]` with the value
+    /// in the grain's place and what changes nothing when it is added elsewhere (-0.0, or 0 of integers). With a third operand,
+    /// that with the value in its place. The sum over grains holds the value of each grain as it was.
+    PutGrain {
+        /// How many grains a step has at most.
+        n_grains: usize,
+    },
+    /// `merge_rows(codes, values, ..)`, one pair for each use of a table: codes `[grains, n]` are i32, the row plus 1, or nothing at
+    /// or below 0; values are f32 `[grains, n, width]`. Gives the rows that there are, i32 in rising order and then -1, and the sum
+    /// of each. A grain adds in order, grains along the tree, uses in order; what is not there is skipped, not added as zero.
+    MergeRows {
+        /// The most different rows.
+        most: usize,
+    },
+    /// `put_rows(table, rows, values)`: the table with its rows at these indices replaced, the last of several. Nothing is done for
+    /// indices below zero.
+    PutRows,
     /// Matrix product over the last two axes: `[.., m, k] x [.., k, n]`. Leading axes are equal, or the right operand has
     /// none. Each element is one chain of fused multiply-adds over k.
     Matmul {
@@ -544,6 +564,10 @@ impl Op {
             Op::Pad { .. } => "pad",
             Op::Gather { .. } => "gather",
             Op::ScatterAdd { .. } => "scatter_add",
+            Op::TakeRows => "take_rows",
+            Op::PutGrain { .. } => "put_grain",
+            Op::MergeRows { .. } => "merge_rows",
+            Op::PutRows => "put_rows",
             Op::Matmul { .. } => "matmul",
             Op::Dense { .. } => "dense",
             Op::Convolution(_) => "convolution",

@@ -9,9 +9,13 @@ use crate::builder::{Builder, Value};
 use crate::dtype::DType;
 use crate::error::ProgramError;
 use crate::op::Role;
-use crate::optimizer::{Clip, Optimizer, UpdateRule, setting};
+use crate::optimizer::{Clip, Optimizer, RowsAt, UpdateRule, setting, update_rows};
 use crate::program::{Program, ValueId};
 use crate::shape::Shape;
+
+mod rows;
+
+use rows::Table;
 
 /// The name of the input that carries the rate of a step.
 pub const RATE: &str = "rate";
@@ -44,6 +48,16 @@ impl Training {
     }
 }
 
+/// How large a step is at most. What runs once a step must not depend on the size of a batch, and rows of tables are kept grain
+/// by grain until then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepSize {
+    /// How many grains a step has at most.
+    pub n_grains: usize,
+    /// How many samples a grain has at most: the first axis of indices.
+    pub n_samples: usize,
+}
+
 /// Adds a training step to a program: gradients of `loss_sum` with respect to every weight that it depends on, summed
 /// over grains, divided by the total of `divisor` (a scalar: the samples, tokens or weights of a grain), clipped, and
 /// turned into updates. The program gets the f32 inputs `rate` and `step` and the output `loss`.
@@ -55,6 +69,20 @@ pub fn add_training_step(
     loss_sum: &Value,
     divisor: &Value,
 ) -> Result<(), ProgramError> {
+    add_sized_training_step(builder, rule, clip, loss_sum, divisor, None)
+}
+
+/// As [`add_training_step`], of a step whose size is known: tables whose rows are taken ([`Op::TakeRows`](crate::Op::TakeRows)) can be
+/// trained then. Their gradients are the rows that were taken, and the update touches no others.
+#[track_caller]
+pub fn add_sized_training_step(
+    builder: &Builder,
+    rule: &dyn UpdateRule,
+    clip: Option<Clip>,
+    loss_sum: &Value,
+    divisor: &Value,
+    size: Option<StepSize>,
+) -> Result<(), ProgramError> {
     rule.check()?;
     let resolve = |value| builder.resolve(value);
     let foreign = |problem| builder.foreign("training step", problem);
@@ -65,14 +93,20 @@ pub fn add_training_step(
         return Err(ProgramError::Setting { what, expected: "a scalar", found });
     }
     let weights = builder.inspect(|program| weights_behind(program, loss));
-    let weights: Vec<Value> = weights.into_iter().map(|id| builder.value(id)).collect();
-    let uses = builder.gradients_per_use(loss_sum, &weights.iter().collect::<Vec<_>>())?;
+    let (tables, weights) = rows::tables(builder, weights)?;
+    let taken: Vec<&Value> = tables.iter().flat_map(Table::taken).collect();
+    let (uses, of_taken) =
+        builder.gradients_both(loss_sum, &weights.iter().collect::<Vec<_>>(), &taken)?;
     let total_loss = loss_sum.grain_sum()?;
     let total_divisor = divisor.grain_sum()?.cast(loss_sum.dtype())?;
     let inverse = (1.0 / &total_divisor)?;
     let mut gradients = Vec::with_capacity(weights.len());
     for (weight, uses) in weights.iter().zip(&uses) {
         gradients.push((summed(uses)? * inverse.cast(weight.dtype())?)?);
+    }
+    let merged = rows::merged(builder, &tables, of_taken, size)?;
+    for (table, merged) in tables.iter().zip(&merged) {
+        gradients.push((&merged.sums * inverse.cast(table.weight.dtype())?)?);
     }
     if let Some(clip) = clip {
         gradients = clip.apply(&gradients)?;
@@ -81,6 +115,10 @@ pub fn add_training_step(
     let step = builder.input(STEP, DType::F32, Shape::scalar())?;
     for (weight, gradient) in weights.iter().zip(&gradients) {
         rule.update(builder, weight, gradient, &rate, &step)?;
+    }
+    for ((table, merged), gradient) in tables.iter().zip(&merged).zip(&gradients[weights.len()..]) {
+        let at = RowsAt { table: &table.weight, rows: &merged.rows, gradient };
+        update_rows(builder, rule, &at, &rate, &step)?;
     }
     builder.output(LOSS, &(total_loss / total_divisor)?)
 }

@@ -1,6 +1,6 @@
 //! Everything that a job can name. [`Registry::default`] holds what the crate brings; users add their own beside it.
 
-use manyhands_program::{Adagrad, Adam, AdamW, Lamb, Optimizer, RmsProp, Sgd, UpdateRule};
+use manyhands_program::{Adagrad, Adam, AdamW, Ftrl, Lamb, Optimizer, RmsProp, Sgd, UpdateRule};
 
 use crate::catalog::Catalog;
 use crate::layers::{self, Layer};
@@ -56,4 +56,5 @@ fn add_optimizers(catalog: &mut Catalog<dyn UpdateRule>) {
     catalog.add("rmsprop", |own: RmsProp| Box::new(Optimizer::RmsProp(own)));
     catalog.add("adagrad", |own: Adagrad| Box::new(Optimizer::Adagrad(own)));
     catalog.add("lamb", |own: Lamb| Box::new(Optimizer::Lamb(own)));
+    catalog.add("ftrl", |own: Ftrl| Box::new(Optimizer::Ftrl(own)));
 }

@@ -26,6 +26,27 @@ pub(crate) enum ContentEncoding {
     Index(Values),
     /// Tokens.
     Text(Vocabulary),
+    /// So many indices of features, of those that there are.
+    Buckets { length: usize, n_buckets: usize },
+    /// So many values of features.
+    PairValues(usize),
+    /// A value that is one of 2 to the power of `bits` features, by its hash.
+    HashedValue { bits: u32, numeric: bool },
+    /// A number that is the value of one feature.
+    HashedNumber { bits: u32, bucket: i32, scale: Scale },
+}
+
+impl ContentEncoding {
+    /// How many pairs of an index and a value it makes, and of how many features.
+    pub(crate) fn pairs(&self) -> Option<(usize, usize)> {
+        match self {
+            Self::Buckets { length, n_buckets } => Some((*length, *n_buckets)),
+            Self::HashedValue { bits, .. } | Self::HashedNumber { bits, .. } => {
+                Some((1, 1 << bits))
+            }
+            _ => None,
+        }
+    }
 }
 
 /// How a number is scaled: `(number - offset) * inverse`.

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::gather::{Indexes, Output, Scales, Step};
 use crate::layout::{Field, Layout, Scalar};
+use crate::read::{INDICES, VALUES};
 use crate::sample_error::SampleError;
 
 impl ContentEncoding {
@@ -17,6 +18,8 @@ impl ContentEncoding {
             Self::Bytes(n) => Some(*n),
             Self::OneHot(values) => Some(values.n_indexes()),
             Self::Index(_) | Self::Text(_) => None,
+            Self::Buckets { .. } | Self::PairValues(_) => None,
+            Self::HashedValue { .. } | Self::HashedNumber { .. } => None,
         }
     }
 }
@@ -74,6 +77,8 @@ pub(super) fn inputs(
         let element = if all_bytes { Element::U8 } else { Element::F32 };
         inputs.push(Input { name: "features".into(), element, shape, n_categories: None });
     }
+    inputs.extend(pair_inputs(columns, sampling).into_iter().flatten());
+    let n_own = inputs.len();
     for column in columns {
         let (n_categories, length) = match &column.content {
             ContentEncoding::Index(values) => (values.n_indexes(), None),
@@ -84,7 +89,8 @@ pub(super) fn inputs(
             Sampling::Tokens { .. } => "tokens".into(),
             _ => column.name.clone(),
         };
-        if name == "features" || name == "label" {
+        let taken = inputs[..n_own].iter().any(|input| input.name == name);
+        if taken || name == "features" || name == "label" {
             return Err(SampleError::NameTaken { column: name });
         }
         let mut shape = sampling.axis();
@@ -92,6 +98,19 @@ pub(super) fn inputs(
         inputs.push(Input { name, element: Element::I32, shape, n_categories: Some(n_categories) });
     }
     Ok(inputs)
+}
+
+/// The indices and the values of features that come as pairs.
+fn pair_inputs(columns: &[ColumnEncoding], sampling: Sampling) -> Option<[Input; 2]> {
+    let pairs = || columns.iter().filter_map(|column| column.content.pairs());
+    let n_buckets = pairs().map(|(_, n_buckets)| n_buckets).max()?;
+    let mut shape = sampling.axis();
+    shape.push(pairs().map(|(n, _)| n).sum());
+    let input = |name: &str, element, n_categories| {
+        let (name, shape) = (name.to_string(), shape.clone());
+        Input { name, element, shape, n_categories }
+    };
+    Some([input(INDICES, Element::I32, Some(n_buckets)), input(VALUES, Element::F32, None)])
 }
 
 fn features_shape(
@@ -155,9 +174,13 @@ impl Encoding {
         let n_rows = self.sampling.n_rows();
         let output = |steps| Output { first_row: 0, n_rows, row_bytes: 0, steps };
         let mut features = output(Vec::new());
+        let mut pairs = [output(Vec::new()), output(Vec::new())];
         let mut others = Vec::new();
         let element = self.inputs.first().map_or(Element::F32, |input| input.element);
         for (at, (column, field)) in self.columns.iter().zip(&layout.columns).enumerate() {
+            if push_pairs(&column.content, field, &mut pairs) {
+                continue;
+            }
             let indexes = indexes.columns.get(at).cloned().flatten();
             let step = match (&column.content, element) {
                 (ContentEncoding::Bytes(n), Element::U8) => {
@@ -177,6 +200,7 @@ impl Encoding {
         if features.row_bytes > 0 {
             inputs.push(features);
         }
+        inputs.extend(pairs.into_iter().filter(|output| output.row_bytes > 0));
         inputs.extend(others);
         let target = self.target_output(layout, indexes);
         (inputs, target)
@@ -207,6 +231,37 @@ impl Encoding {
     }
 }
 
+/// Adds what a column has of the pairs to indices and values; whether it has any.
+fn push_pairs(content: &ContentEncoding, field: &Field, pairs: &mut [Output; 2]) -> bool {
+    let &Field { offset: from, scalar, n } = field;
+    let [indices, values] = pairs;
+    let (index_at, value_at) = (indices.row_bytes, values.row_bytes);
+    let copied = Step::Indexes { from, scalar, n, indexes: None, to: index_at };
+    let (index, value) = match content {
+        ContentEncoding::Buckets { .. } => (Some(copied), None),
+        ContentEncoding::PairValues(n) => (None, Some(Step::Copy { from, n: n * 4, to: value_at })),
+        ContentEncoding::HashedValue { .. } => {
+            (Some(copied), Some(Step::Present { from, to: value_at }))
+        }
+        ContentEncoding::HashedNumber { bucket, scale, .. } => {
+            let mut scales = Scales::default();
+            scales.push(scale);
+            let index = Step::Constant { index: *bucket, to: index_at };
+            (Some(index), Some(Step::Numbers { from, scalar, scales, to: value_at }))
+        }
+        _ => return false,
+    };
+    if let Some(step) = index {
+        indices.push(step);
+        indices.row_bytes += n * 4;
+    }
+    if let Some(step) = value {
+        values.push(step);
+        values.row_bytes += n * 4;
+    }
+    true
+}
+
 /// The step of a column; `to` is where its features go.
 fn step(content: &ContentEncoding, field: &Field, indexes: Indexes, to: usize) -> Step {
     let &Field { offset: from, scalar, n } = field;
@@ -223,8 +278,7 @@ fn step(content: &ContentEncoding, field: &Field, indexes: Indexes, to: usize) -
             debug_assert_eq!(scalar, Scalar::I32);
             Step::OneHot { from, n: values.n_indexes(), indexes, to }
         }
-        ContentEncoding::Index(_) | ContentEncoding::Text(_) => {
-            Step::Indexes { from, scalar, n, indexes, to: 0 }
-        }
+        // The others are pairs.
+        _ => Step::Indexes { from, scalar, n, indexes, to: 0 },
     }
 }

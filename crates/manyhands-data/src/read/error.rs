@@ -37,7 +37,7 @@ pub enum ReadError {
     Threads { source: std::io::Error },
     /// A name that tells no format.
     #[error(
-        "the name of {} does not tell what it is; set `data.format` to \"csv\", \"parquet\", \"jsonl\", \"idx\", \"npy\" or \"text\"",
+        "the name of {} does not tell what it is; set `data.format` to \"csv\", \"parquet\", \"jsonl\", \"libsvm\", \"idx\", \"npy\" or \"text\"",
         .file.display()
     )]
     UnknownFormat { file: Arc<Path> },
@@ -133,6 +133,21 @@ pub enum ReadError {
         .file.display(), toml_key(.key)
     )]
     UnknownKey { file: Arc<Path>, line: u64, key: String },
+    /// A line of pairs that does not begin with a number.
+    #[error("line {line} of {} begins with `{label}`, where its label belongs, a number; then come pairs such as `7:0.5`", .file.display())]
+    PairLabel { file: Arc<Path>, line: u64, label: String },
+    /// Something that is no pair.
+    #[error("line {line} of {}: `{pair}` is not an index and a value, such as `7:0.5`", .file.display())]
+    Pair { file: Arc<Path>, line: u64, pair: String },
+    /// The number of a query.
+    #[error("line {line} of {} has a `qid`: files of queries, for ranking, are not read; take the `qid:` words out to use its rows one by one", .file.display())]
+    QueryId { file: Arc<Path>, line: u64 },
+    /// An index that is no index of a table.
+    #[error("line {line} of {} has the index {index}, beyond 2147483646; let indices be hashed, with `data.hash = {{ bits = 20 }}`", .file.display())]
+    LargeIndex { file: Arc<Path>, line: u64, index: u64 },
+    /// More features than a sample has room for.
+    #[error("line {line} of {} has {n_found} features, where {most} are the most; set `data.hash = {{ most = {n_found} }}`, or more, to train with room for them", .file.display())]
+    TooManyPairs { file: Arc<Path>, line: u64, n_found: usize, most: usize },
     /// Parquet that cannot be read.
     #[error("{} cannot be read as Parquet: {source}", .file.display())]
     Parquet { file: Arc<Path>, source: parquet::errors::ParquetError },
@@ -175,6 +190,11 @@ impl ReadError {
             | ReadError::Json { line, .. }
             | ReadError::JsonType { line, .. }
             | ReadError::JsonLength { line, .. }
+            | ReadError::PairLabel { line, .. }
+            | ReadError::Pair { line, .. }
+            | ReadError::QueryId { line, .. }
+            | ReadError::LargeIndex { line, .. }
+            | ReadError::TooManyPairs { line, .. }
             | ReadError::UnknownKey { line, .. } => *line += first_line,
             _ => {}
         }
@@ -206,6 +226,7 @@ fn format_name(format: FileFormat) -> &'static str {
         FileFormat::Csv => "CSV",
         FileFormat::Parquet => "Parquet",
         FileFormat::Jsonl => "JSON lines",
+        FileFormat::Libsvm => "libsvm",
         FileFormat::Idx => "IDX",
         FileFormat::Npy => "NumPy",
         FileFormat::Text => "plain text",

@@ -12,6 +12,7 @@ mod error;
 mod growing;
 mod idx;
 mod jsonl;
+mod libsvm;
 mod lines;
 mod lists;
 mod npy;
@@ -30,6 +31,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 
 pub use self::error::ReadError;
+pub(crate) use self::libsvm::{INDICES, LABEL as PAIRS_LABEL, VALUES};
 pub use self::origin::{Origin, Place};
 
 use crate::error::DataError;
@@ -56,6 +58,10 @@ pub struct Block {
 impl Block {
     /// The key in the metadata of a field of lists that holds the shape of one row, such as `28,28`.
     pub const SHAPE: &str = "shape";
+
+    /// The key in the metadata of the two fields of lists that are features as pairs: `indices`, of which those below zero
+    /// stand for no feature, and `values`.
+    pub const PAIRS: &str = "pairs";
 
     fn new(rows: RecordBatch, origin: Origin) -> Block {
         Block { rows, origin, column_origins: None }
@@ -95,6 +101,10 @@ pub struct ReadOptions {
     pub kinds: BTreeMap<String, ColumnKind>,
     /// The columns to read, in this order; all of them unless said.
     pub columns: Option<Vec<String>>,
+    /// The most features of a line of a libsvm file; as many as the files have unless said.
+    pub most_pairs: Option<usize>,
+    /// The indices of libsvm files become buckets of so many bits.
+    pub hash_bits: Option<u32>,
     /// Plain text comes as `Binary`, whether it is UTF-8 or not.
     pub bytes: bool,
     /// How many threads parse; as many as the machine has if 0. With 1, the thread that asks for blocks does all the work.
@@ -110,6 +120,8 @@ impl Default for ReadOptions {
             empty: Vec::new(),
             kinds: BTreeMap::new(),
             columns: None,
+            most_pairs: None,
+            hash_bits: None,
             bytes: false,
             n_threads: 0,
         }
@@ -183,6 +195,7 @@ fn open_files(
         FileFormat::Csv => csv::open(files, options, block_bytes),
         FileFormat::Parquet => parquet::open(files, options, block_bytes),
         FileFormat::Jsonl => jsonl::open(files, options, block_bytes),
+        FileFormat::Libsvm => libsvm::open(files, options, block_bytes),
         format @ (FileFormat::Idx | FileFormat::Npy) => {
             arrays::open(files, options, block_bytes, format)
         }

@@ -28,15 +28,20 @@ impl FieldScan {
         let nulls = column.logical_nulls().filter(|nulls| nulls.null_count() > 0);
         let cells = match self.planned.content {
             PlannedContent::Number(scalar) => self.numbers(column, scalar)?,
-            PlannedContent::List(scalar, _) => match column.as_fixed_size_list_opt() {
-                Some(list) => self.numbers(list.values(), scalar)?,
+            PlannedContent::List(..)
+            | PlannedContent::Buckets(_)
+            | PlannedContent::PairValues(_) => match column.as_fixed_size_list_opt() {
+                Some(list) => self.numbers(list.values(), self.field.scalar)?,
                 None => return Err(self.changed(column)),
             },
-            PlannedContent::Categories { numeric: true } => match column.data_type().is_integer() {
+            PlannedContent::Categories { numeric: true }
+            | PlannedContent::Hashed { numeric: true } => match column.data_type().is_integer() {
                 true => Cells::I64(self.cast(column, &DataType::Int64)?.as_primitive().clone()),
                 false => Cells::F64(self.cast(column, &DataType::Float64)?.as_primitive().clone()),
             },
-            PlannedContent::Categories { numeric: false } | PlannedContent::Text => {
+            PlannedContent::Categories { numeric: false }
+            | PlannedContent::Hashed { numeric: false }
+            | PlannedContent::Text => {
                 Cells::Words(self.cast(column, &DataType::Utf8)?.as_string().clone())
             }
         };

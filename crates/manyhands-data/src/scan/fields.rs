@@ -9,10 +9,11 @@ use super::dictionary::Dictionary;
 use super::plan::Planned;
 use super::rows::{DROPPED, Rows};
 use crate::encoding::words;
+use crate::hash::FeatureHash;
 use crate::layout::{Field, Scalar};
 use crate::read::Block;
 use crate::sample_error::SampleError;
-use crate::spec::{Missing, TextUnit};
+use crate::spec::{Missing, TextUnit, Unknown};
 use crate::split::PartName;
 
 /// A column on its way into records.
@@ -46,6 +47,18 @@ pub(crate) enum FieldContent {
         first: i32,
         /// What fills up short texts.
         fill: i32,
+    },
+    /// Values by their hash, behind that of the column's name.
+    Hashed {
+        column: FeatureHash,
+        bits: u32,
+    },
+    /// Indices of features.
+    Buckets {
+        /// How many there are, where that is known, and what becomes of those beyond.
+        known: Option<(i32, Unknown)>,
+        /// The largest so far.
+        largest: i32,
     },
 }
 
@@ -118,6 +131,10 @@ impl FieldScan {
                 rows.put(&self.field, numbers, f64::to_ne_bytes);
                 not_finite(numbers.iter().copied(), n, is_null)
             }
+            (FieldContent::Buckets { .. }, Cells::I32(cells)) => {
+                rows.put(&self.field, &cells.values()[run], i32::to_ne_bytes);
+                return self.check_buckets(block, first, rows);
+            }
             _ => return self.write_ids(block, cells, range, is_null, rows),
         };
         match bad {
@@ -128,6 +145,32 @@ impl FieldScan {
                 value,
             }),
         }
+    }
+
+    /// Takes note of the largest index; where it is known how many there are, finds those beyond.
+    fn check_buckets(
+        &mut self,
+        block: &Block,
+        first: usize,
+        rows: &mut Rows<'_>,
+    ) -> Result<(), SampleError> {
+        let FieldContent::Buckets { known, largest } = &mut self.content else { return Ok(()) };
+        for at in 0..rows.len() {
+            for out in rows.field_mut(at, &self.field).as_chunks_mut::<4>().0 {
+                let index = i32::from_ne_bytes(*out);
+                match known {
+                    None => *largest = index.max(*largest),
+                    Some((n, _)) if index < *n => {}
+                    // As if the feature were not there, which is what a weight of zero would do.
+                    Some((_, Unknown::Other)) => *out = (-1i32).to_ne_bytes(),
+                    Some((_, Unknown::Error)) => {
+                        let place = block.place(first + at, self.planned.column);
+                        return Err(self.unknown_value(place, index.to_string()));
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Writes the numbers of values and tokens.
@@ -156,6 +199,19 @@ impl FieldScan {
                 }
                 .map(|id| out.copy_from_slice(&id.to_ne_bytes()))
                 .ok_or(()),
+                (FieldContent::Hashed { column, bits }, cells) => {
+                    let hash = match cells {
+                        Cells::Words(cells) => column.with(cells.value(row).as_bytes()),
+                        Cells::I64(cells) => column.with(cells.value(row).to_string().as_bytes()),
+                        Cells::F64(cells) => match whole(cells.value(row)) {
+                            Some(number) => column.with(number.to_string().as_bytes()),
+                            None => return Err(self.not_whole(block, row, cells.value(row))),
+                        },
+                        _ => *column,
+                    };
+                    out.copy_from_slice(&hash.bucket(*bits).to_ne_bytes());
+                    Ok(())
+                }
                 (FieldContent::Tokens { dictionary, unit, first, fill }, Cells::Words(cells)) => {
                     write_tokens(cells.value(row), dictionary, *unit, (*first, *fill), out)
                 }
@@ -252,7 +308,9 @@ impl FieldScan {
     /// The dictionary, if it still learns.
     fn learning(&mut self) -> Option<&mut Dictionary> {
         match &mut self.content {
-            FieldContent::Numbers => None,
+            FieldContent::Numbers | FieldContent::Hashed { .. } | FieldContent::Buckets { .. } => {
+                None
+            }
             FieldContent::Values { dictionary, .. } | FieldContent::Tokens { dictionary, .. } => {
                 Some(dictionary).filter(|dictionary| !dictionary.is_frozen())
             }
@@ -305,6 +363,10 @@ impl FieldScan {
                     }
                     (FieldContent::Values { missing, .. }, _) => {
                         return fill(out, missing.to_ne_bytes());
+                    }
+                    // A value that is not there is no feature.
+                    (FieldContent::Hashed { .. } | FieldContent::Buckets { .. }, _) => {
+                        return fill(out, (-1i32).to_ne_bytes());
                     }
                     // A text that is not there has no tokens.
                     (FieldContent::Tokens { fill: empty, .. }, _) => {

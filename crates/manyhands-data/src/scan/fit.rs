@@ -12,6 +12,7 @@ use crate::encoding::{
     Vocabulary, sort_values,
 };
 use crate::gather::Indexes;
+use crate::hash::FeatureHash;
 use crate::layout::Scalar;
 use crate::sample_error::SampleError;
 use crate::spec::{CategoryForm, DataSpec, Missing, Normalise, TextUnit, Unknown};
@@ -71,6 +72,25 @@ fn fit_column(
                     .map_err(|id| field.unseen(dictionary, id))?;
             (ContentEncoding::Text(vocabulary), indexes)
         }
+        (FieldContent::Hashed { bits, .. }, content) => {
+            let numeric = content == PlannedContent::Hashed { numeric: true };
+            (ContentEncoding::HashedValue { bits: *bits, numeric }, None)
+        }
+        (FieldContent::Buckets { largest, .. }, _) => {
+            let n_buckets = match spec.hash.and_then(|hash| hash.bits) {
+                Some(bits) => 1 << bits,
+                None => (*largest).max(0) as usize + 1,
+            };
+            (ContentEncoding::Buckets { length: field.field.n, n_buckets }, None)
+        }
+        (FieldContent::Numbers, PlannedContent::PairValues(n)) => {
+            (ContentEncoding::PairValues(n), None)
+        }
+        (FieldContent::Numbers, PlannedContent::Number(_)) if spec.hash.is_some() => {
+            let bits = hash_bits(spec)?;
+            let bucket = FeatureHash::new().with(field.planned.name.as_bytes()).bucket(bits);
+            (ContentEncoding::HashedNumber { bits, bucket, scale: scale(&summaries[0]) }, None)
+        }
         (FieldContent::Numbers, PlannedContent::List(Scalar::U8, n)) => {
             (ContentEncoding::Bytes(n), None)
         }
@@ -78,6 +98,15 @@ fn fit_column(
             (ContentEncoding::Numbers(summaries.iter().map(scale).collect()), None)
         }
         (FieldContent::Numbers, _) => (ContentEncoding::Number(scale(&summaries[0])), None),
+    })
+}
+
+/// The bits of buckets, which columns that are hashed cannot do without.
+pub(crate) fn hash_bits(spec: &DataSpec) -> Result<u32, SampleError> {
+    spec.hash.and_then(|hash| hash.bits).ok_or(SampleError::KeyNeeded {
+        key: "data.hash.bits",
+        what: "a table whose columns are hashed",
+        example: "`hash = { bits = 20 }`",
     })
 }
 

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 pub(crate) use dictionary::Dictionary;
 pub(crate) use fields::{FieldContent, FieldScan};
-pub(crate) use fit::fit;
+pub(crate) use fit::{fit, hash_bits};
 pub(crate) use plan::{Plan, Planned, PlannedContent};
 pub(crate) use text::{TextScan, fit_text};
 
@@ -247,7 +247,11 @@ impl FieldScan {
         match self.planned.content {
             PlannedContent::Number(_) => true,
             PlannedContent::List(scalar, _) => scalar != Scalar::U8,
-            PlannedContent::Categories { .. } | PlannedContent::Text => false,
+            PlannedContent::Categories { .. }
+            | PlannedContent::Text
+            | PlannedContent::Hashed { .. }
+            | PlannedContent::Buckets(_)
+            | PlannedContent::PairValues(_) => false,
         }
     }
 }

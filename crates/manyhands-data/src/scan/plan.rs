@@ -1,10 +1,10 @@
 //! What is read of each column, from the types of the files, the job and, for new data, the encoding.
 
-use arrow::datatypes::{DataType, Schema};
+use arrow::datatypes::{DataType, Field, Schema};
 
 use crate::encoding::{ContentEncoding, Encoding, LabelContent, Target};
 use crate::layout::Scalar;
-use crate::read::Block;
+use crate::read::{Block, INDICES, PAIRS_LABEL};
 use crate::sample_error::{SampleError, nearest};
 use crate::spec::{ColumnKind, DataSpec, Missing};
 
@@ -27,6 +27,14 @@ pub(crate) enum PlannedContent {
         numeric: bool,
     },
     Text,
+    /// Values that are hashed; whether the files have whole numbers rather than words.
+    Hashed {
+        numeric: bool,
+    },
+    /// So many indices of features.
+    Buckets(usize),
+    /// So many values of features.
+    PairValues(usize),
 }
 
 /// The columns to predict from and the label.
@@ -67,6 +75,16 @@ fn found(data_type: &DataType) -> Option<Found> {
     })
 }
 
+/// What a column of a libsvm file is read as, where it is one of the two of features.
+fn pairs(field: &Field) -> Option<PlannedContent> {
+    let DataType::FixedSizeList(_, n) = field.data_type() else { return None };
+    let n = usize::try_from(*n).ok()?;
+    match field.metadata().get(Block::PAIRS)?.as_str() {
+        INDICES => Some(PlannedContent::Buckets(n)),
+        _ => Some(PlannedContent::PairValues(n)),
+    }
+}
+
 /// The type that keeps missing numbers apart from others.
 fn with_missing(scalar: Scalar, missing: Missing) -> Scalar {
     match (missing, scalar) {
@@ -93,7 +111,9 @@ impl Plan {
                 available: nearest(column, names()),
             })
         };
-        let Some(label) = &spec.label else {
+        let has_pairs = schema.fields().iter().any(|field| pairs(field).is_some());
+        let own_label = has_pairs.then(|| PAIRS_LABEL.to_string());
+        let Some(label) = &spec.label.clone().or(own_label) else {
             return Err(SampleError::NoLabel { available: nearest("label", names()) });
         };
         let label_idx = place("data.label", label)?;
@@ -196,6 +216,9 @@ fn plan_column(schema: &Schema, idx: usize, spec: &DataSpec) -> Result<Planned, 
     let field = schema.field(idx);
     let name = field.name().clone();
     let found = found(field.data_type());
+    if let Some(content) = pairs(field) {
+        return Ok(Planned { column: idx, name, content });
+    }
     let number = |scalar| PlannedContent::Number(with_missing(scalar, spec.missing));
     let content = match (spec.columns.get(&name), found) {
         (None | Some(ColumnKind::Number), Some(Found::Number(scalar))) => number(scalar),
@@ -220,6 +243,12 @@ fn plan_column(schema: &Schema, idx: usize, spec: &DataSpec) -> Result<Planned, 
             let advice = format!("leave it out with `data.columns.{name} = \"ignore\"`");
             return Err(wrong_type(schema, idx, wanted, &advice));
         }
+    };
+    let content = match content {
+        PlannedContent::Categories { numeric } if spec.hash.is_some() => {
+            PlannedContent::Hashed { numeric }
+        }
+        content => content,
     };
     Ok(Planned { column: idx, name, content })
 }
@@ -257,6 +286,17 @@ fn replan_column(
     let found = found(schema.field(idx).data_type());
     let advice = "the model was trained on it so";
     let number = |scalar| PlannedContent::Number(with_missing(scalar, spec.missing));
+    if let Some(planned) = pairs(schema.field(idx)) {
+        let fits = match (content, planned) {
+            (ContentEncoding::Buckets { length: m, .. }, PlannedContent::Buckets(n))
+            | (ContentEncoding::PairValues(m), PlannedContent::PairValues(n)) => *m == n,
+            _ => false,
+        };
+        return match fits {
+            true => Ok(Planned { column: idx, name: name.into(), content: planned }),
+            false => Err(wrong_type(schema, idx, "what the model was trained on", advice)),
+        };
+    }
     let content = match (content, found) {
         (ContentEncoding::Number(_), Some(Found::Number(scalar))) => number(scalar),
         (ContentEncoding::Number(_), Some(Found::Truth)) => number(Scalar::U8),
@@ -269,8 +309,17 @@ fn replan_column(
         (ContentEncoding::OneHot(values) | ContentEncoding::Index(values), _) => {
             categories(schema, idx, values.numeric, "a category")?
         }
+        (ContentEncoding::HashedNumber { .. }, Some(Found::Number(scalar))) => number(scalar),
+        (ContentEncoding::HashedNumber { .. }, Some(Found::Truth)) => number(Scalar::U8),
+        (ContentEncoding::HashedValue { numeric, .. }, _) => {
+            categories(schema, idx, *numeric, "a category")?;
+            PlannedContent::Hashed { numeric: *numeric }
+        }
         (ContentEncoding::Text(_), Some(Found::Words)) => PlannedContent::Text,
-        (ContentEncoding::Number(_), _) => {
+        (ContentEncoding::Buckets { .. } | ContentEncoding::PairValues(_), _) => {
+            return Err(wrong_type(schema, idx, "pairs of libsvm files", advice));
+        }
+        (ContentEncoding::Number(_) | ContentEncoding::HashedNumber { .. }, _) => {
             return Err(wrong_type(schema, idx, "a number", advice));
         }
         (ContentEncoding::Numbers(_) | ContentEncoding::Bytes(_), _) => {

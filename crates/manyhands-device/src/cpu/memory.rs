@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use manyhands_program::{Addend, DType, Node, Op, Program, Spread, ValueId};
+use manyhands_program::{Addend, Binary, DType, Node, Op, Program, Spread, ValueId};
 
 use super::lower::{reads_rows, writes_rows};
 
@@ -146,6 +146,9 @@ fn in_place_operands(program: &Program, node_idx: usize) -> Vec<usize> {
             let spreads = expression.operands.iter().enumerate();
             spreads.filter(|(_, spread)| **spread == Spread::Full).map(|(idx, _)| idx).collect()
         }
+        Op::Binary(Binary::Add) if program.ty(node.results[0]).dtype == DType::I32 => vec![0, 1],
+        Op::PutRows => vec![0],
+        Op::PutGrain { .. } => (2..node.operands.len()).collect(),
         // The fast kernels add in place; the plain evaluator of other types does not.
         _ if node.results.first().is_none_or(|&v| program.ty(v).dtype != DType::F32) => Vec::new(),
         Op::Dense { add: Some(Addend::Matrix), .. } => vec![2],

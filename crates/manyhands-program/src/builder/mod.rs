@@ -321,6 +321,12 @@ impl Builder {
         }
     }
 
+    /// Seed, step and grain, as random operations get them; an input of its own if there is none yet.
+    pub(crate) fn random_context(&self) -> Built {
+        let operands = self.random_operands()?;
+        Ok(operands[0].clone())
+    }
+
     /// The operands that every random operation ends with: the context, then the iterations of the scans around.
     fn random_operands(&self) -> Result<Vec<Value>, ProgramError> {
         let mut iterations = Vec::new();

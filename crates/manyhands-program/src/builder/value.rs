@@ -260,6 +260,12 @@ impl Value {
         self.apply(Op::Gather { axis }, &[indices])
     }
 
+    /// The rows of this table at `indices`, zeros where one is below zero; the table's gradient is row-sparse ([`Op::TakeRows`]).
+    #[track_caller]
+    pub fn take_rows(&self, indices: &Value) -> Built {
+        self.apply(Op::TakeRows, &[indices])
+    }
+
     /// This with the slices of `updates` added at `indices` along an axis.
     #[track_caller]
     pub fn scatter_add(&self, axis: usize, indices: &Value, updates: &Value) -> Built {

@@ -97,6 +97,9 @@ fn moved(program: &Program, node: &Node) -> (u64, u64) {
     match node.op {
         Op::Slice { .. } => (written, written),
         Op::Gather { .. } => (written + bytes(&node.operands[1..]), written),
+        Op::TakeRows => (written + bytes(&node.operands[1..]), written),
+        // The table stays where it is.
+        Op::PutRows => (bytes(&node.operands[1..]), bytes(&node.operands[2..])),
         // The total so far is read and written again.
         Op::GrainSum => (2 * written, written),
         _ => (bytes(&node.operands), written),

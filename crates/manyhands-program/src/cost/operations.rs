@@ -25,6 +25,7 @@ pub(super) fn operations(program: &Program, node: &Node) -> u64 {
         Op::Compare(_) | Op::Select | Op::Cast { .. } | Op::GrainSum => n,
         Op::Fused(expression) => n * expression.terms.iter().map(term_weight).sum::<u64>(),
         Op::ScatterAdd { .. } => n_operand(2),
+        Op::MergeRows { .. } => (0..node.operands.len()).map(n_operand).sum(),
         Op::Matmul { transpose_lhs, .. } => n * 2 * inner(operand(0), *transpose_lhs),
         Op::Dense { transpose_lhs, add, activation, .. } => {
             let after = u64::from(add.is_some()) + activation.map_or(0, unary_weight);
@@ -69,6 +70,9 @@ pub(super) fn operations(program: &Program, node: &Node) -> u64 {
         | Op::Slice { .. }
         | Op::Pad { .. }
         | Op::Gather { .. }
+        | Op::TakeRows
+        | Op::PutGrain { .. }
+        | Op::PutRows
         | Op::Scan(_)
         | Op::Cond(_) => 0,
     }

@@ -44,6 +44,23 @@ impl Builder {
         wrt.into_iter().map(|value| pullback.uses_or_zeros(value)).collect()
     }
 
+    /// Gradients with respect to some values, use by use, and to others as a whole, of one way back through the program.
+    pub(crate) fn gradients_both(
+        &self,
+        of: &Value,
+        per_use: &[&Value],
+        whole: &[&Value],
+    ) -> Result<(Vec<Vec<Value>>, Vec<Value>), ProgramError> {
+        let all: Vec<&Value> = per_use.iter().chain(whole).copied().collect();
+        let (mut pullback, wrt) = self.pulled_back(of, &all)?;
+        let (per_use, whole) = wrt.split_at(per_use.len());
+        let uses =
+            per_use.iter().map(|&value| pullback.uses_or_zeros(value)).collect::<Result<_, _>>()?;
+        let totals =
+            whole.iter().map(|&value| pullback.total_or_zeros(value)).collect::<Result<_, _>>()?;
+        Ok((uses, totals))
+    }
+
     fn pulled_back(
         &self,
         of: &Value,
@@ -292,6 +309,13 @@ fn contributions(forward: &Forward<'_>) -> Contributions {
         | Op::AttentionGrad(_) => Err(forward.refuse(NO_SECOND)),
         Op::Dense { .. } | Op::BiasedConvolution { .. } | Op::Gated { .. } | Op::Fused(_) => {
             Err(forward.refuse(AFTER_PASSES))
+        }
+        Op::TakeRows => Err(forward.refuse(
+            "the gradient of a table whose rows are taken is row-sparse; training steps have it, for tables that are used in no \
+             other way, and not inside a loop",
+        )),
+        Op::PutGrain { .. } | Op::MergeRows { .. } | Op::PutRows => {
+            Err(forward.refuse("it belongs to the update, after gradients are taken"))
         }
         Op::GrainSum => {
             Err(forward.refuse("take the gradient per grain, before the sum over grains"))

@@ -3,6 +3,7 @@
 mod layout;
 mod network;
 mod region;
+mod rows;
 
 use crate::dtype::DType;
 use crate::error::Problem;
@@ -112,6 +113,9 @@ fn result_types(op: &Op, operands: &[&TensorType]) -> Inferred {
         | Op::Pad { .. }
         | Op::Gather { .. }
         | Op::ScatterAdd { .. } => layout::layout(op, operands),
+        Op::TakeRows | Op::PutGrain { .. } | Op::MergeRows { .. } | Op::PutRows => {
+            rows::rows(op, operands)
+        }
         Op::Scan(scan) => region::scan(scan, operands),
         Op::Cond(cond) => region::cond(cond, operands),
         _ => network::network(op, operands),

@@ -185,6 +185,24 @@ fn layouts_must_fit_their_operands() {
 }
 
 #[test]
+fn rows_of_tables_must_fit() {
+    refused("%r = take_rows %v, %i", "operand 0 must have 2 axes, not 1");
+    refused("%r = take_rows %x, %v", "operand 1 must be i32 or i64, not f32");
+    refused("%r = put_grain %context {n_grains: 2}", "it takes two or three operands, not 1");
+    refused("%r = put_grain %i, %x {n_grains: 2}", "operand 0 must be i64, not i32");
+    refused(
+        "%r = put_grain %context, %x, %x {n_grains: 2}",
+        "operand 2 must have shape [2, 4, 6], not [4, 6]",
+    );
+    let pairs = "it takes up to 16 pairs of codes and values operands";
+    refused("%r, %s = merge_rows {most: 2}", &format!("{pairs}, not 0"));
+    refused("%r, %s = merge_rows %i {most: 2}", &format!("{pairs}, not 1"));
+    refused("%r, %s = merge_rows %i, %x {most: 2}", "operand 1 must have 3 axes, not 2");
+    refused("%r = put_rows %x, %v, %x", "operand 1 must be i32, not f32");
+    refused("%r = put_rows %x, %i, %v", "operand 2 must have shape [4, 6], not [6]");
+}
+
+#[test]
 fn products_and_convolutions_must_fit() {
     refused("%r = matmul %x, %v", "operand 1 must have at least 2 axes, not 1");
     refused("%r = matmul %q, %k {transpose_lhs: true}", "the inner sizes 4 and 5 differ");

@@ -5,9 +5,11 @@
 //! without another program.
 
 mod clip;
+mod rows;
 mod rules;
 
 pub use clip::Clip;
+pub(crate) use rows::{RowsAt, update_rows};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -145,6 +147,21 @@ settings! {
     }
 }
 
+settings! {
+    /// FTRL-Proximal: follows the regularized leader, with a rate of its own for each weight. Weights that do not earn
+    /// their `l1` are zero; for sparse linear models.
+    Ftrl {
+        /// The rate (the papers' alpha), unless a schedule says otherwise.
+        rate: f64 = 0.1,
+        /// Added to the root of the sum of squares: larger for smaller first steps.
+        beta: f64 = 1.0,
+        /// How much the sum of a weight's gradients (means over the batch), over the steps, must outweigh for it not to be zero.
+        l1: f64 = 0.0,
+        /// Shrinks weights.
+        l2: f64 = 0.0,
+    }
+}
+
 /// How parameters follow their gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -156,6 +173,7 @@ pub enum Optimizer {
     Adam(Adam),
     AdamW(AdamW),
     Lamb(Lamb),
+    Ftrl(Ftrl),
 }
 
 impl Optimizer {
@@ -168,6 +186,7 @@ impl Optimizer {
             Optimizer::Adam(own) => own.rate,
             Optimizer::AdamW(own) => own.rate,
             Optimizer::Lamb(own) => own.rate,
+            Optimizer::Ftrl(own) => own.rate,
         }
     }
 
@@ -206,6 +225,12 @@ impl Optimizer {
                 not_negative("epsilon", epsilon)?;
                 not_negative("the weight decay", weight_decay)
             }
+            Optimizer::Ftrl(Ftrl { rate, beta, l1, l2 }) => {
+                setting("the rate of ftrl", "above 0", rate, rate > 0.0)?;
+                not_negative("beta", beta)?;
+                not_negative("l1", l1)?;
+                not_negative("l2", l2)
+            }
         }
     }
 
@@ -228,6 +253,7 @@ impl Optimizer {
             Optimizer::Adam(own) => target.adam(own)?,
             Optimizer::AdamW(own) => target.adam_w(own)?,
             Optimizer::Lamb(own) => target.lamb(own)?,
+            Optimizer::Ftrl(own) => target.ftrl(own)?,
         };
         builder.update(parameter, &next)
     }

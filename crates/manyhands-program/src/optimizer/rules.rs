@@ -1,6 +1,6 @@
 //! The formulas, one method each.
 
-use super::{Adagrad, Adam, AdamW, Lamb, RmsProp, Sgd, clip};
+use super::{Adagrad, Adam, AdamW, Ftrl, Lamb, RmsProp, Sgd, clip};
 use crate::builder::{Builder, Value};
 use crate::error::ProgramError;
 use crate::op::{Init, Op, Role};
@@ -172,5 +172,29 @@ impl<'a> Target<'a> {
         let trust = step_norm.greater(&zero)?.select(&(&weight_norm / &step_norm)?, &one)?;
         let trust = weight_norm.greater(&zero)?.select(&trust, &one)?;
         self.weight - (step * (&self.rate * trust)?)?
+    }
+
+    /// With `strength` for (beta + root of the sum of squares) / rate, a weight is -(leader - sign(leader) l1) / (strength + l2)
+    /// where the leader outweighs l1, else zero. So of a weight that is not zero the leader is known from the weight: it need
+    /// not be what earlier rates made it, and a weight may start anywhere.
+    pub(super) fn ftrl(&self, own: &Ftrl) -> Built {
+        const LEAST_RATE: f64 = 1e-12;
+        let &Ftrl { beta, l1, l2, .. } = own;
+        let (weight, gradient) = (self.weight, self.gradient);
+        let (squares, leader) = (self.slot("square_sum")?, self.slot("leader")?);
+        let next_squares = (&squares + (gradient * gradient)?)?;
+        let rate = self.rate.maximum(&self.builder.scalar(weight.dtype(), LEAST_RATE)?)?;
+        let strength = (((next_squares.sqrt()? + beta)? / rate)? + l2)?;
+        let zero = self.builder.scalar(weight.dtype(), 0.0)?;
+        let behind_weight = ((-(weight * &strength)?)? - (weight.sign()? * l1)?)?;
+        let before = weight.equal(&zero)?.select(&leader, &behind_weight)?;
+        let next_leader = (before + gradient)?;
+        let outweighing = (&next_leader - (next_leader.sign()? * l1)?)?;
+        let least = self.builder.scalar(weight.dtype(), l1)?;
+        let next = (-(outweighing / strength)?)?;
+        let next = next_leader.abs()?.greater(&least)?.select(&next, &zero)?;
+        self.builder.update(&squares, &next_squares)?;
+        self.builder.update(&leader, &next_leader)?;
+        Ok(next)
     }
 }

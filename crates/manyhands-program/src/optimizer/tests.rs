@@ -120,6 +120,39 @@ fn lamb_steps_as_far_as_the_weight_is_long() {
 }
 
 #[test]
+fn ftrl_follows_the_papers_algorithm_from_zero_and_from_any_weight() {
+    let own = Ftrl { rate: 0.5, beta: 1.0, l1: 0.3, l2: 0.1 };
+    // Algorithm 1 of McMahan et al. 2013; s is n, z, and whether z was set.
+    let rule = |w: f64, g: f64, _: f64, s: &mut [f64; 3]| {
+        if s[2] == 0.0 {
+            s[1] = -w * (1.0 / 0.5 + 0.1) - 0.3 * if w == 0.0 { 0.0 } else { w.signum() };
+            s[2] = f64::from(g != 0.0);
+        }
+        let sigma = ((s[0] + g * g).sqrt() - s[0].sqrt()) / 0.5;
+        s[1] += g - sigma * w;
+        s[0] += g * g;
+        match s[1].abs() <= 0.3 {
+            true => 0.0,
+            false => -(s[1] - 0.3 * s[1].signum()) / ((1.0 + s[0].sqrt()) / 0.5 + 0.1),
+        }
+    };
+    follows(Optimizer::Ftrl(own), rule);
+    let found = trained(Optimizer::Ftrl(own), [0.0; 3], &GRADIENTS);
+    for (element, found) in found.iter().enumerate() {
+        let (mut w, mut state) = (0.0, [0.0; 3]);
+        for gradient in GRADIENTS {
+            w = rule(w, f64::from(gradient[element]), 0.0, &mut state);
+        }
+        assert!((found - w).abs() < 2e-6, "{found} is not {w}");
+    }
+    // What does not outweigh l1 is exactly zero, and a weight without a gradient stays.
+    let still = trained(Optimizer::Ftrl(own), [0.0, 1.0, 0.0], &[[0.2, 0.0, -0.3]]);
+    assert_eq!((still[0], still[2]), (0.0, 0.0));
+    assert!((still[1] - 1.0).abs() < 1e-6, "{still:?}");
+    assert!(Optimizer::Ftrl(Ftrl { rate: 0.0, ..own }).check().is_err());
+}
+
+#[test]
 fn state_is_named_after_its_parameter() {
     let names = |optimizer| -> Vec<String> {
         program(optimizer).parameters().map(|(name, ..)| name.to_string()).collect()

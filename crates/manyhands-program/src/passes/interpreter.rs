@@ -306,6 +306,7 @@ fn unary_of(unary: Unary, x: f64) -> f64 {
         Unary::Not => f64::from(u8::from(x == 0.0)),
         Unary::Sin | Unary::Gelu | Unary::GeluSlope | Unary::Silu => x.sin(),
         Unary::Floor => x.floor(),
+        Unary::Sign => f64::from(i8::from(x > 0.0) - i8::from(x < 0.0)),
         other => panic!("the tests have no {}", other.name()),
     }
 }

@@ -147,7 +147,7 @@ fn a_wrong_type_names_what_is_expected_and_found() {
     train("warm_up = nan", "11: `train.warm_up` must be a finite number, found nan");
     refused(
         &SMALL.replace("label = \"y\"", "format = 'cvs'"),
-        "line 3, column 10: `data.format` must be one of `csv`, `parquet`, `jsonl`, `idx`, `npy`, `text`, found the text \"cvs\"",
+        "line 3, column 10: `data.format` must be one of `csv`, `parquet`, `jsonl`, `libsvm`, `idx`, `npy`, `text`, found the text \"cvs\"",
     );
     refused(
         &SMALL.replace("label = \"y\"", "separator = ';;'"),

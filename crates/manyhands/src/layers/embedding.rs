@@ -19,6 +19,10 @@ pub struct Embedding {
     /// How vectors start: `default` (normal with deviation 1), or as in `dense`.
     #[serde(default)]
     pub init: Initializer,
+    /// Whether a step updates only the vectors that it used, which is faster where there are many. State of the optimizer
+    /// then stands still too where a vector was not used, and an index below zero gives zeros.
+    #[serde(default)]
+    pub sparse: bool,
 }
 
 impl Layer for Embedding {
@@ -44,7 +48,10 @@ impl Layer for Embedding {
         }
         let init = self.init.table(Fan { inputs: n_categories, outputs: self.width });
         let table = site.builder.weight("table", [n_categories, self.width], init)?;
-        Ok(table.gather(0, indices)?)
+        match self.sparse {
+            true => Ok(table.take_rows(indices)?),
+            false => Ok(table.gather(0, indices)?),
+        }
     }
 }
 

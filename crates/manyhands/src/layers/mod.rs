@@ -13,6 +13,7 @@ mod nested;
 mod norm;
 mod pool;
 mod recurrent;
+mod sparse;
 
 pub use activation::{
     Activation, Elu, Gelu, LeakyRelu, Relu, Sigmoid, Silu, Softmax, Softplus, Tanh,
@@ -29,6 +30,7 @@ pub use nested::{Bidirectional, Residual};
 pub use norm::{BatchNorm, LayerNorm};
 pub use pool::{AveragePool, GlobalAveragePool, GlobalMaxPool, MaxPool};
 pub use recurrent::{Gru, Lstm, RnnActivation, SimpleRnn};
+pub use sparse::{FactorizationMachine, SparseLinear};
 
 pub(crate) use layout::flattened;
 pub(crate) use nested::scopes;
@@ -196,6 +198,8 @@ pub fn add_built_in(catalog: &mut Catalog<dyn Layer>) {
     enter::<Dropout>(catalog, "dropout");
     enter::<Embedding>(catalog, "embedding");
     enter::<PositionEmbedding>(catalog, "position_embedding");
+    enter::<SparseLinear>(catalog, "sparse_linear");
+    enter::<FactorizationMachine>(catalog, "factorization_machine");
     enter::<Flatten>(catalog, "flatten");
     enter::<Reshape>(catalog, "reshape");
     enter::<SimpleRnn>(catalog, "simple_rnn");

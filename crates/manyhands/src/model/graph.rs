@@ -63,9 +63,10 @@ fn list(
     catalog: &Catalog<dyn Layer>,
     inputs: &[InputSpec],
 ) -> Result<Vec<Node>, ModelError> {
-    let [only] = inputs else {
+    let Some(first) = first_inputs(inputs) else {
         return Err(ModelError::SeveralInputs { inputs: names(inputs) });
     };
+    let is_image = inputs.iter().all(|input| input.is_image);
     let mut nodes = Vec::new();
     for (idx, (choice, scope)) in layers.iter().zip(scopes(layers)).enumerate() {
         let place = Place::Layer(idx + 1);
@@ -74,11 +75,25 @@ fn list(
             place,
             scope,
             text: choice.to_string(),
-            inputs: vec![idx.checked_sub(1).map_or(Source::Data(0), Source::Node)],
-            flattens: idx == 0 && only.is_image && choice.name() == "dense",
+            inputs: match idx.checked_sub(1) {
+                None => first.clone(),
+                Some(before) => vec![Source::Node(before)],
+            },
+            flattens: idx == 0 && is_image && choice.name() == "dense",
         });
     }
     Ok(nodes)
+}
+
+/// What the first layer takes where nothing is said: the only input, or the indices and values of features.
+fn first_inputs(inputs: &[InputSpec]) -> Option<Vec<Source>> {
+    match inputs {
+        [_] => Some(vec![Source::Data(0)]),
+        [indices, values] if indices.name == "indices" && values.name == "values" => {
+            Some(vec![Source::Data(0), Source::Data(1)])
+        }
+        _ => None,
+    }
 }
 
 fn graph(
@@ -98,11 +113,10 @@ fn graph(
         }
         let place = Place::Node(name.clone());
         let sources = match (&node.inputs[..], idx) {
-            ([], 0) if inputs.len() == 1 => vec![Source::Data(0)],
-            ([], 0) => {
+            ([], 0) => first_inputs(inputs).ok_or_else(|| {
                 let (node, inputs) = (name.clone(), names(inputs));
-                return Err(ModelError::NoInputs { node, inputs });
-            }
+                ModelError::NoInputs { node, inputs }
+            })?,
             ([], idx) => vec![Source::Node(idx - 1)],
             (named, _) => {
                 let find = |input: &String| source(spec, &nodes, inputs, name, input);

@@ -12,7 +12,7 @@ pub use crate::losses::TargetSpec;
 pub use describe::{LayerSummary, Summary};
 pub use error::{ModelError, Place};
 
-use manyhands_program::{Builder, DType, ProgramError, Value};
+use manyhands_program::{Builder, DType, ProgramError, StepSize, Value};
 
 use crate::catalog::Catalog;
 use crate::job::ModelSpec;
@@ -60,6 +60,8 @@ pub struct Model {
     target: TargetSpec,
     layers: Catalog<dyn Layer>,
     summary: Summary,
+    /// How large a step is, which tables whose rows are taken need to know.
+    step_size: Option<StepSize>,
 }
 
 impl Model {
@@ -78,9 +80,17 @@ impl Model {
             target,
             layers: registry.layers.clone(),
             summary: Summary::default(),
+            step_size: None,
         };
         model.summary = describe::summary(&model)?;
         Ok(model)
+    }
+
+    /// Says how large a step is: training needs it where a layer has a table of which a step updates the rows that it used.
+    #[must_use]
+    pub fn with_step_size(mut self, size: StepSize) -> Model {
+        self.step_size = Some(size);
+        self
     }
 
     /// Its layers with their shapes and numbers of weights.

@@ -1,7 +1,7 @@
 //! The programs of a model: training, evaluating, predicting, and finding where a NaN first appeared.
 
 use manyhands_program::{
-    Builder, Clip, DType, Program, ProgramError, Tensor, UpdateRule, Value, add_training_step,
+    Builder, Clip, DType, Program, ProgramError, Tensor, UpdateRule, Value, add_sized_training_step,
 };
 
 use super::error::ModelError;
@@ -126,7 +126,7 @@ impl Model {
                 ((losses * &weights)?.sum_all()?, weights.sum_all()?)
             }
         };
-        Ok(add_training_step(g, rule, clip, &sum, &divisor)?)
+        Ok(add_sized_training_step(g, rule, clip, &sum, &divisor, self.step_size)?)
     }
 
     /// What the outputs mean.

@@ -1,7 +1,7 @@
 //! What a job and its data come to: the model, the loss, the rule and the schedule, with the sizes of batches and grains.
 
 use manyhands_data::{Element, Encoding, Input, Target};
-use manyhands_program::{Clip, DType, Program, UpdateRule};
+use manyhands_program::{Clip, DType, Program, StepSize, UpdateRule};
 
 use crate::error::Error;
 use crate::job::{ClassWeights, Job};
@@ -75,7 +75,9 @@ impl Recipe {
             shape: target.map(|target| target.shape.clone()).unwrap_or_default(),
             n_classes: target.and_then(|target| target.n_categories),
         };
-        let model = Model::new(&job.model, registry, &inputs, target)?;
+        let (batch, grain) = (job.train.batch, job.train.samples_per_grain());
+        let size = StepSize { n_grains: batch.div_ceil(grain.max(1)), n_samples: grain };
+        let model = Model::new(&job.model, registry, &inputs, target)?.with_step_size(size);
         model.check_loss(loss.as_ref())?;
         rule.check()?;
         for (_, metric) in Recipe::metrics(job, registry)? {
@@ -92,8 +94,8 @@ impl Recipe {
             schedule,
             clip: job.train.clip,
             class_weights,
-            batch: job.train.batch,
-            grain: job.train.samples_per_grain(),
+            batch,
+            grain,
             encoding,
         };
         Ok(recipe)

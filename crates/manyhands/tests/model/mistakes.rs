@@ -35,7 +35,7 @@ fn mistakes_in_a_list_say_which_layer_and_what_would_be_right() {
         &list("\"dens 3\""),
         &flat,
         expect![
-            "layer 1: there is no layer `dens` (did you mean `dense`?); there are dense, conv1d, conv2d, max_pool, average_pool, global_max_pool, global_average_pool, batch_norm, layer_norm, dropout, embedding, position_embedding, flatten, reshape, simple_rnn, gru, lstm, bidirectional, attention, transformer, residual, add, multiply, average, concatenate, relu, gelu, tanh, sigmoid, softmax, leaky_relu, elu, silu, softplus"
+            "layer 1: there is no layer `dens` (did you mean `dense`?); there are dense, conv1d, conv2d, max_pool, average_pool, global_max_pool, global_average_pool, batch_norm, layer_norm, dropout, embedding, position_embedding, sparse_linear, factorization_machine, flatten, reshape, simple_rnn, gru, lstm, bidirectional, attention, transformer, residual, add, multiply, average, concatenate, relu, gelu, tanh, sigmoid, softmax, leaky_relu, elu, silu, softplus"
         ],
     );
     check_error(

@@ -18,6 +18,8 @@ use super::{ReadError, ReadOptions, Reader};
 use crate::files;
 use crate::spec::ColumnKind;
 
+pub(super) use self::number::parse as parse_number;
+
 /// Opens CSV files. The first block of the first one tells which columns are numbers.
 pub(super) fn open(
     files: &[Arc<Path>],

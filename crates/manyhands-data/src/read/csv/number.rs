@@ -90,7 +90,7 @@ pub(super) fn starts_number(text: &[u8]) -> bool {
 }
 
 /// Any number, correctly rounded; `None` where the text is not one.
-pub(super) fn parse(text: &[u8]) -> Option<f64> {
+pub(in crate::read) fn parse(text: &[u8]) -> Option<f64> {
     fast_float2::parse(text).ok()
 }
 

@@ -5,6 +5,7 @@ mod csv;
 mod damage;
 mod files;
 mod jsonl;
+mod libsvm;
 mod object_faults;
 mod objects;
 mod parquet;

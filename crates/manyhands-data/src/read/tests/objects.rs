@@ -94,6 +94,7 @@ pub(super) fn every_format(n_rows: usize) -> Vec<(&'static str, Vec<u8>)> {
     npy.extend(header.as_bytes());
     npy.extend(&bytes);
     let parquet = parquet(n_rows, n_rows / 3 + 1);
+    let pairs: String = (0..n_rows).map(|row| format!("{} {row}:1 7:{row}\n", row % 2)).collect();
     vec![
         ("t.csv.gz", gzip(&text)),
         ("t.jsonl.zst", zstd::encode_all(json.as_bytes(), 1).unwrap()),
@@ -104,6 +105,7 @@ pub(super) fn every_format(n_rows: usize) -> Vec<(&'static str, Vec<u8>)> {
         ("t.parquet.gz", gzip(&parquet)),
         ("t.parquet", parquet),
         ("t.csv", text),
+        ("t.libsvm.gz", gzip(pairs.as_bytes())),
     ]
 }
 

@@ -85,6 +85,7 @@ impl LayoutPlan {
             Op::Concatenate { axis } => Moves::Concatenate(Concatenate::new(*axis, operands)),
             Op::Pad { low, high, interior } => Moves::Pad(Pad::new(sizes, low, high, interior)?),
             Op::Gather { axis } => Moves::Gather(Gather::new(*axis, first, operands.get(1)?)),
+            Op::TakeRows => Moves::Gather(Gather::new(0, first, operands.get(1)?).or_zeros()),
             _ => return None,
         };
         Some(LayoutPlan { element: first.dtype.size(), moves })

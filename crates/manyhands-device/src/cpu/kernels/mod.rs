@@ -18,6 +18,7 @@ pub(super) mod pool;
 pub(super) mod random;
 pub(super) mod reduce;
 pub(super) mod softmax;
+pub(super) mod tables;
 pub(super) mod window;
 
 /// One thread's share of a kernel: part `idx` of `count`.

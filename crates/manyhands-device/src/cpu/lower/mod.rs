@@ -7,11 +7,12 @@ mod moves;
 mod products;
 mod regions;
 mod rows;
+mod tables;
 mod windows;
 
 pub(super) use attention::{reads_rows, writes_rows};
 
-use manyhands_program::{DType, Node, Op, Program, Shape, TensorType};
+use manyhands_program::{Binary, DType, Node, Op, Program, Shape, TensorType};
 
 use super::compile::Compiled;
 use super::instruction::{Action, Instruction};
@@ -122,9 +123,16 @@ fn lower_kernel(out: &mut Lowered<'_>, op: &Op) {
         | Op::Concatenate { .. }
         | Op::Slice { .. }
         | Op::Pad { .. }
-        | Op::Gather { .. } => moves::layout(out),
+        | Op::Gather { .. }
+        | Op::TakeRows => moves::layout(out),
+        Op::PutGrain { n_grains } => tables::put_grain(out, *n_grains),
+        Op::MergeRows { most } => tables::merge_rows(out, *most),
+        Op::PutRows => tables::put_rows(out),
         Op::Fused(expression) => moves::fused(out, expression),
         Op::Unary(_) | Op::Binary(_) if out.is_f32() => moves::elementwise(out),
+        Op::Binary(Binary::Add) if out.result_type(0).dtype == DType::I32 => {
+            moves::add_integers(out);
+        }
         Op::Cast { dtype: DType::F32 } if out.operand_type(0).dtype == DType::U8 => {
             moves::widen(out);
         }

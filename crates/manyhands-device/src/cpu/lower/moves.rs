@@ -87,6 +87,24 @@ fn emit_tape(out: &mut Lowered<'_>, tape: Tape, operands: Vec<Place>, results: V
     );
 }
 
+/// Sums of i32, which are codes of rows: there are as many as a step has features.
+pub(super) fn add_integers(out: &mut Lowered<'_>) {
+    let n = out.result_type(0).shape.n_elements();
+    let (left, right, to) = (out.operand(0), out.operand(1), out.result(0));
+    out.emit(
+        0,
+        Box::new(move |context, part| {
+            let (left, right, to) =
+                (context.at::<i32>(left), context.at::<i32>(right), context.at::<i32>(to));
+            for at in part.range(n, 1024) {
+                // SAFETY: all three have `n` elements; where the result takes an operand over, each is read before it is written.
+                unsafe { *to.add(at) = (*left.add(at)).wrapping_add(*right.add(at)) };
+            }
+            Ok(())
+        }),
+    );
+}
+
 /// Bytes as f32.
 pub(super) fn widen(out: &mut Lowered<'_>) {
     let n = out.result_type(0).shape.n_elements();

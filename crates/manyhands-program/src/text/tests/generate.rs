@@ -25,6 +25,7 @@ const ACTIONS: &[Action] = &[
     layout,
     pad,
     gather,
+    rows,
     matmul,
     dense,
     convolution,
@@ -280,6 +281,20 @@ fn gather(m: &mut Maker, g: &Builder) -> Made {
     let axis = m.below(2);
     let slices = x.gather(axis, &indices)?;
     m.keep([x.scatter_add(axis, &indices, &slices)?, slices])
+}
+
+fn rows(m: &mut Maker, g: &Builder) -> Made {
+    let (table, random) = (m.float(g, &[4, 3])?, m.of(g, &TensorType::new(DType::I64, [3]))?);
+    let table = table.cast(DType::F32)?;
+    let indices = m.of(g, &TensorType::new(DType::I32, [2]))?;
+    let taken = table.take_rows(&indices)?;
+    let put = Op::PutGrain { n_grains: 2 };
+    let (codes, values) =
+        (g.apply(put.clone(), &[&random, &indices])?, g.apply(put.clone(), &[&random, &taken])?);
+    let values = g.apply(put, &[&random, &taken, &values])?;
+    let merged = g.apply_all(Op::MergeRows { most: 3 }, &[&codes, &values])?;
+    let next = g.apply(Op::PutRows, &[&table, &merged[0], &merged[1]])?;
+    m.keep([taken, next])
 }
 
 fn matmul(m: &mut Maker, g: &Builder) -> Made {

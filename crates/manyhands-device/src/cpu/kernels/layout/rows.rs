@@ -34,6 +34,21 @@ impl Around {
         }
     }
 
+    /// Whether the index at a position is below zero.
+    ///
+    /// # Safety
+    /// As of [`Around::index`].
+    #[inline(always)]
+    unsafe fn is_below_zero(&self, indices: *const u8, position: usize) -> bool {
+        // SAFETY: as the caller says.
+        unsafe {
+            match self.wide {
+                true => *indices.cast::<i64>().add(position) < 0,
+                false => *indices.cast::<i32>().add(position) < 0,
+            }
+        }
+    }
+
     /// The index at a position, if it is inside the axis.
     ///
     /// # Safety
@@ -58,11 +73,21 @@ impl Around {
 
 /// Picks rows by index along an axis.
 #[derive(Clone, Debug)]
-pub(super) struct Gather(Around);
+pub(super) struct Gather {
+    around: Around,
+    /// An index below zero picks zeros.
+    or_zeros: bool,
+}
 
 impl Gather {
     pub(super) fn new(axis: usize, x: &TensorType, indices: &TensorType) -> Gather {
-        Gather(Around::new(axis, x, indices))
+        Gather { around: Around::new(axis, x, indices), or_zeros: false }
+    }
+
+    /// With zeros where an index is below zero.
+    pub(super) fn or_zeros(mut self) -> Gather {
+        self.or_zeros = true;
+        self
     }
 
     /// # Safety
@@ -74,19 +99,24 @@ impl Gather {
         dst: *mut T,
         part: Part,
     ) -> Result<(), Fault> {
-        let Around { outer, size, inner, n_indices, .. } = self.0;
+        let Around { outer, size, inner, n_indices, .. } = self.around;
         if outer == 0 {
             // There is nothing to pick, but a bad index is a fault all the same.
             // SAFETY: as the caller says.
-            return (0..n_indices)
-                .try_for_each(|position| unsafe { self.0.index(indices, position).map(|_| ()) });
+            return (0..n_indices).try_for_each(|position| unsafe {
+                self.around.index(indices, position).map(|_| ())
+            });
         }
         let rows = part.range(outer * n_indices, super::line::<T>().div_ceil(inner.max(1)));
         for row in rows {
             let (block, position) = (row / n_indices, row % n_indices);
             // SAFETY: as the caller says; the index is checked before it is used.
             unsafe {
-                let index = self.0.index(indices, position)?;
+                if self.or_zeros && self.around.is_below_zero(indices, position) {
+                    std::ptr::write_bytes(dst.add(row * inner), 0, inner);
+                    continue;
+                }
+                let index = self.around.index(indices, position)?;
                 let from = src.add((block * size + index) * inner);
                 if inner == 1 {
                     *dst.add(row) = *from;

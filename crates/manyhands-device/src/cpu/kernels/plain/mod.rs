@@ -119,6 +119,10 @@ pub(crate) fn supported(op: &Op) -> bool {
             | Op::Scan(_)
             | Op::Cond(_)
             | Op::GrainSum
+            | Op::TakeRows
+            | Op::PutGrain { .. }
+            | Op::MergeRows { .. }
+            | Op::PutRows
             | Op::BiasedConvolution { .. }
             | Op::Gated { .. }
     )
