@@ -10,6 +10,7 @@ pub mod measure;
 pub mod membership;
 pub mod secure;
 pub mod station;
+pub mod tables;
 pub mod transport;
 pub mod wire;
 pub mod world;

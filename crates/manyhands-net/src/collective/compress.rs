@@ -195,7 +195,8 @@ impl Compressor {
     }
 }
 
-fn encode(compression: Compression, values: &[f32]) -> Vec<u8> {
+/// The values in their form, as many bytes as [`encoded_len`] says.
+pub(crate) fn encode(compression: Compression, values: &[f32]) -> Vec<u8> {
     match compression {
         Compression::Bf16 => {
             let halves: Vec<u16> = values.iter().map(|value| bf16_bits(*value)).collect();
@@ -264,20 +265,23 @@ fn encode_largest(values: &[f32], k: usize) -> Vec<u8> {
     order.into_iter().flat_map(pair).flatten().collect()
 }
 
+/// Bytes of so many values.
+pub(crate) fn encoded_len(compression: Compression, n: usize) -> usize {
+    match compression {
+        Compression::Bf16 | Compression::F16 => 2 * n,
+        Compression::EightBit => eight_bit_len(n),
+        Compression::TopK { .. } => PAIR * n,
+    }
+}
+
 /// Fills `values` with what was encoded.
-fn decode(
+pub(crate) fn decode(
     compression: Compression,
     bytes: &[u8],
     values: &mut [f32],
     from: usize,
 ) -> Result<(), CollectiveError> {
-    let n = values.len();
-    let expected = match compression {
-        Compression::Bf16 | Compression::F16 => 2 * n,
-        Compression::EightBit => eight_bit_len(n),
-        Compression::TopK { .. } => PAIR * n,
-    };
-    if bytes.len() != expected {
+    if bytes.len() != encoded_len(compression, values.len()) {
         return Err(malformed(from));
     }
     match compression {

@@ -6,7 +6,7 @@
 
 mod algorithm;
 mod call;
-mod compress;
+pub(crate) mod compress;
 mod direct;
 mod element;
 mod error;
@@ -21,7 +21,7 @@ mod port;
 mod run;
 mod table;
 mod transfer;
-mod tree;
+pub(crate) mod tree;
 mod underway;
 mod uneven;
 

@@ -10,40 +10,40 @@ fn middle(range: &Range<usize>) -> usize {
 
 /// What is added: what is in a slot, as it was brought or with something added already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Term {
-    pub(super) slot: usize,
-    pub(super) is_brought: bool,
+pub(crate) struct Term {
+    pub(crate) slot: usize,
+    pub(crate) is_brought: bool,
 }
 
 /// One addition: slot `into` becomes itself and `from`, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Join {
-    pub(super) into: Term,
-    pub(super) from: Term,
+pub(crate) struct Join {
+    pub(crate) into: Term,
+    pub(crate) from: Term,
     /// The root that this completes, where it is the last addition of one.
-    pub(super) root: Option<usize>,
+    pub(crate) root: Option<usize>,
 }
 
 /// A sum that cannot grow without subtrees of others: the slot in which it ends, and the leaves that it is of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Root {
-    pub(super) slot: usize,
-    pub(super) leaves: Range<usize>,
+pub(crate) struct Root {
+    pub(crate) slot: usize,
+    pub(crate) leaves: Range<usize>,
     /// Whether it is a subtree as it was brought.
-    pub(super) is_brought: bool,
+    pub(crate) is_brought: bool,
 }
 
 /// The additions that make as few sums as the tree allows of partial sums of complete subtrees.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Forest {
-    pub(super) joins: Vec<Join>,
+pub(crate) struct Forest {
+    pub(crate) joins: Vec<Join>,
     /// In the order of their leaves.
-    pub(super) roots: Vec<Root>,
+    pub(crate) roots: Vec<Root>,
 }
 
 impl Forest {
     /// `None` where a leaf is in two of the subtrees, or one is no subtree.
-    pub(super) fn new(n_leaves: usize, subtrees: &[Range<usize>]) -> Option<Forest> {
+    pub(crate) fn new(n_leaves: usize, subtrees: &[Range<usize>]) -> Option<Forest> {
         let mut order: Vec<usize> = (0..subtrees.len()).collect();
         order.sort_by_key(|&slot| subtrees[slot].start);
         let mut growing = Growing { subtrees, left: &order, forest: Forest::default() };
@@ -63,7 +63,7 @@ impl Forest {
     }
 
     /// Whether it is one sum over all of so many leaves.
-    pub(super) fn is_whole(&self, n_leaves: usize) -> bool {
+    pub(crate) fn is_whole(&self, n_leaves: usize) -> bool {
         matches!(&self.roots[..], [root] if root.leaves == (0..n_leaves))
     }
 }

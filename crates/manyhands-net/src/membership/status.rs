@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::identity::{ClusterId, Incarnation, MemberId, ViewId};
-use super::message::Doing;
+use super::identity::{ClusterId, Incarnation, JobId, MemberId, ViewId};
+use super::message::{Doing, Reach};
 
 /// How a cluster stands.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -18,6 +18,10 @@ pub struct Status {
     pub summary: String,
     /// The job's name, if there is one.
     pub job: Option<String>,
+    /// The number of the job and where its driver is reached, if there is one: servers of parameters go there. A coordinator of an earlier
+    /// build does not say.
+    #[serde(default)]
+    pub driver: Option<(JobId, Reach)>,
     /// Steps completed, the highest that a member told.
     pub steps: u64,
     /// Steps per second over the last heartbeats, if known.

@@ -21,6 +21,10 @@ mod handshake;
 mod log;
 #[path = "../../../../fuzz/bodies/offer.rs"]
 mod offer;
+#[path = "../../../../fuzz/bodies/shards.rs"]
+mod shards;
+#[path = "../../../../fuzz/bodies/traffic.rs"]
+mod traffic;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -58,6 +62,17 @@ fn control_messages() {
 #[test]
 fn the_log_of_a_coordinator() {
     check(log::body, &log::seeds(), 3_000, 4 << 20);
+}
+
+#[test]
+fn snapshots_of_shards() {
+    assert!(shards::seeds().iter().all(|seed| shards::takes(seed)));
+    check(shards::body, &shards::seeds(), 20_000, 64 << 10);
+}
+
+#[test]
+fn what_filters_of_traffic_send() {
+    check(traffic::body, &traffic::seeds(), 20_000, 64 << 10);
 }
 
 #[test]

@@ -401,6 +401,7 @@ impl Coordinator {
             view,
             summary: self.summary(),
             job: self.job.as_ref().map(|job| job.submit.name.clone()),
+            driver: self.job.as_ref().map(|job| (job.id, job.submit.driver.clone())),
             steps: self.highest(),
             steps_per_second: self.steps_per_second(),
             members: members.collect(),

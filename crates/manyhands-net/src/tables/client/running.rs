@@ -1,0 +1,513 @@
+//! A client on links: one thread that owns them, and whoever calls and waits.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::tables::ClientSettings;
+use super::ticket::Ticket;
+use super::{Action, Client, Event, Outcome, ReadResult, Request, TicketId};
+use crate::tables::calls::{Bell, Calls};
+use crate::tables::error::TableError;
+use crate::tables::history::HistoryWriter;
+use crate::tables::identity::{ClientId, ServerId};
+use crate::tables::line::Line;
+use crate::tables::message::{
+    FromDirector, FromServer, Opened, ToDirector, ToServer, VERSION, Who,
+};
+use crate::tables::network::Network;
+use crate::tables::spec::TableSpec;
+use crate::transport::wait::Waiting;
+
+/// Bytes that may be underway before a push waits.
+pub(super) const WINDOW: usize = 128 << 20;
+/// How often the director hears that this client is alive.
+pub(in crate::tables) const BEAT: Duration = Duration::from_millis(200);
+/// After a body of so many bytes others get their turn.
+const LARGE: usize = 64 << 10;
+/// How often one who waits looks whether to give up.
+const LOOK_UP: Duration = Duration::from_millis(50);
+/// How long what was said last may take to leave.
+const LINGER: Duration = Duration::from_millis(500);
+/// Between two calls of a director that is not there yet.
+const CALL_AGAIN: Duration = Duration::from_millis(20);
+
+/// A client, as those who call see it.
+pub(super) struct Shared {
+    core: Arc<Core>,
+    name: String,
+    id: ClientId,
+    deadline: Duration,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Core {
+    state: Mutex<State>,
+    changed: Condvar,
+    bell: Bell,
+    is_over: AtomicBool,
+    n_sent: AtomicU64,
+    n_received: AtomicU64,
+}
+
+struct State {
+    client: Client,
+    actions: Vec<Action>,
+}
+
+impl Core {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    pub(super) fn start(
+        network: Arc<dyn Network>,
+        settings: ClientSettings,
+    ) -> Result<Arc<Shared>, TableError> {
+        let failed = |what: String| TableError::NoLink { who: "the director".into(), what };
+        let bell = Bell::new().map_err(|error| failed(error.to_string()))?;
+        let client = Client::new(settings.history.is_some());
+        let core = Arc::new(Core {
+            state: Mutex::new(State { client, actions: Vec::new() }),
+            changed: Condvar::new(),
+            bell: bell.clone(),
+            is_over: AtomicBool::new(false),
+            n_sent: AtomicU64::new(0),
+            n_received: AtomicU64::new(0),
+        });
+        let until = Instant::now() + settings.deadline;
+        let stop = Arc::clone(&settings.stop);
+        let link = loop {
+            let gives_up = || stop.load(Ordering::Relaxed);
+            match network.call(&settings.director, until, &gives_up) {
+                Ok(link) => break link,
+                Err(error) if gives_up() || Instant::now() + CALL_AGAIN > until => {
+                    return Err(failed(error.to_string()));
+                }
+                Err(_) => std::thread::sleep(CALL_AGAIN),
+            }
+        };
+        let mut director = Line::new(link);
+        let name = settings.name.clone();
+        let hello = ToDirector::JoinAsClient { version: VERSION, name: name.clone() };
+        director.queue(&hello, None).map_err(|error| failed(error.to_string()))?;
+        let running = Running {
+            core: Arc::clone(&core),
+            start: Instant::now(),
+            name: name.clone(),
+            calls: Calls::new(network, bell),
+            places: BTreeMap::new(),
+            lines: vec![Some(director)],
+            history: settings.history,
+            waiting: Waiting::new(),
+            next_beat: Instant::now() + BEAT,
+        };
+        let thread = std::thread::Builder::new().name("tables".into());
+        let thread = thread.spawn(move || running.run());
+        let thread = thread.map_err(|error| failed(error.to_string()))?;
+        let mut shared = Shared {
+            core,
+            name,
+            id: ClientId(0),
+            deadline: settings.deadline,
+            stop,
+            thread: Some(thread),
+        };
+        shared.id = shared.until("joining", shared.deadline, |state| state.client.id())?;
+        Ok(Arc::new(shared))
+    }
+
+    pub(super) fn id(&self) -> ClientId {
+        self.id
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    pub(super) fn traffic(&self) -> [u64; 2] {
+        [&self.core.n_sent, &self.core.n_received].map(|n| n.load(Ordering::Relaxed))
+    }
+
+    /// Waits until something is so, with a name for what.
+    fn until<T>(
+        &self,
+        what: &str,
+        at_most: Duration,
+        mut is_so: impl FnMut(&mut State) -> Option<T>,
+    ) -> Result<T, TableError> {
+        let start = Instant::now();
+        let mut state = self.core.lock();
+        loop {
+            if let Some(found) = is_so(&mut state) {
+                return Ok(found);
+            }
+            if let Some(error) = state.client.over() {
+                return Err(error.clone());
+            }
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(TableError::Stopped { what: what.to_string() });
+            }
+            let left = at_most.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                let what = what.to_string();
+                let waits_for = "the director has not answered".to_string();
+                return Err(TableError::Deadline { what, waits_for, after: start.elapsed() });
+            }
+            let waited = self.core.changed.wait_timeout(state, left.min(LOOK_UP));
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    pub(super) fn open(&self, name: &str, spec: &TableSpec) -> Result<Opened, TableError> {
+        {
+            let mut state = self.core.lock();
+            state.client.ask_for(name, spec);
+            let actions = state.client.take_actions();
+            state.actions.extend(actions);
+        }
+        self.core.bell.ring();
+        let what = format!("opening the table {name}");
+        let opened = self.until(&what, self.deadline, |state| {
+            let found = state.client.table(name)?;
+            Some(found.cloned())
+        })??;
+        match opened.spec == *spec {
+            true => Ok(opened),
+            // Others opened it: what differs is in the director's answer, which may come later.
+            false => {
+                let refused = self.until(&what, self.deadline, |state| {
+                    state.client.table(name).and_then(Result::err)
+                });
+                Err(refused?)
+            }
+        }
+    }
+
+    pub(super) fn submit(
+        self: &Arc<Self>,
+        requests: Vec<Request>,
+        what: String,
+    ) -> Result<Ticket, TableError> {
+        let n_bytes = |state: &mut State| state.client.n_unacknowledged();
+        self.until_or(&what, |state| (n_bytes(state) < WINDOW).then_some(()))?;
+        let id = {
+            let mut state = self.core.lock();
+            let id = state.client.submit(requests);
+            let actions = state.client.take_actions();
+            state.actions.extend(actions);
+            id
+        };
+        self.core.bell.ring();
+        Ok(Ticket::new(Arc::clone(self), id, what))
+    }
+
+    fn until_or<T>(
+        &self,
+        what: &str,
+        is_so: impl FnMut(&mut State) -> Option<T>,
+    ) -> Result<T, TableError> {
+        self.until(what, self.deadline, is_so).map_err(|error| match error {
+            TableError::Deadline { what, after, .. } => TableError::Deadline {
+                what,
+                waits_for: format!("{WINDOW} bytes that were pushed before are not acknowledged"),
+                after,
+            },
+            error => error,
+        })
+    }
+
+    pub(super) fn wait(
+        &self,
+        ticket: TicketId,
+        what: &str,
+        at_most: Duration,
+    ) -> Result<Outcome, TableError> {
+        let outcome = self.until(what, at_most, |state| state.client.take(ticket));
+        match outcome {
+            Ok(outcome) => match outcome.error {
+                Some(error) => Err(error),
+                None => Ok(outcome),
+            },
+            Err(error) => Err(self.gave_up(ticket, error)),
+        }
+    }
+
+    /// Takes back what is waited for no more. The error says for whom it was.
+    fn gave_up(&self, ticket: TicketId, error: TableError) -> TableError {
+        let mut state = self.core.lock();
+        let waits_for = state.client.waits_for(ticket);
+        state.client.forget_reads(ticket);
+        let actions = state.client.take_actions();
+        state.actions.extend(actions);
+        match error {
+            TableError::Deadline { what, after, .. } => {
+                TableError::Deadline { what, waits_for, after }
+            }
+            error => error,
+        }
+    }
+
+    /// As [`Shared::wait`], with what was read handed on as it comes.
+    pub(super) fn wait_parts(
+        &self,
+        ticket: TicketId,
+        what: &str,
+        mut take: impl FnMut(usize, ReadResult) -> Result<(), TableError>,
+    ) -> Result<(), TableError> {
+        let start = Instant::now();
+        loop {
+            let left = self.deadline.saturating_sub(start.elapsed());
+            let found = self.until(what, left, |state| {
+                let ready = state.client.take_ready(ticket);
+                let outcome = state.client.take(ticket);
+                (!ready.is_empty() || outcome.is_some()).then_some((ready, outcome))
+            });
+            let (ready, outcome) = match found {
+                Ok(found) => found,
+                Err(error) => return Err(self.gave_up(ticket, error)),
+            };
+            ready.into_iter().try_for_each(|(part, result)| take(part, result))?;
+            match outcome {
+                Some(Outcome { error: Some(error), .. }) => return Err(error),
+                Some(_) => return Ok(()),
+                None => {}
+            }
+        }
+    }
+
+    pub(super) fn detach(&self, ticket: TicketId) {
+        self.core.lock().client.detach(ticket);
+    }
+
+    pub(super) fn flush(&self) -> Result<(), TableError> {
+        let done = |state: &mut State| (state.client.n_unacknowledged() == 0).then_some(());
+        self.until_or("a flush", done)?;
+        match self.core.lock().client.take_unheard() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.core.is_over.store(true, Ordering::Relaxed);
+        self.core.bell.ring();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread that owns the links.
+struct Running {
+    core: Arc<Core>,
+    start: Instant,
+    name: String,
+    calls: Calls<ServerId>,
+    /// Where the line of a server is.
+    places: BTreeMap<ServerId, usize>,
+    /// The first is the director's.
+    lines: Vec<Option<Line>>,
+    history: Option<HistoryWriter>,
+    waiting: Waiting,
+    next_beat: Instant,
+}
+
+impl Running {
+    fn run(mut self) {
+        while !self.core.is_over.load(Ordering::Relaxed) {
+            self.take_called();
+            let actions = std::mem::take(&mut self.core.lock().actions);
+            let mut moved = !actions.is_empty();
+            self.perform(actions);
+            moved |= self.pump_director();
+            let servers: Vec<(ServerId, usize)> =
+                self.places.iter().map(|(server, place)| (*server, *place)).collect();
+            for (server, place) in servers {
+                moved |= self.pump_server(server, place);
+            }
+            let next_tick = self.tick();
+            if moved {
+                self.waiting.progressed();
+                continue;
+            }
+            let interests: Vec<_> =
+                self.lines.iter().map(|line| line.as_ref().map(Line::interest)).collect();
+            let interest = |place: usize| {
+                interests[place].unwrap_or(crate::transport::wait::Interest::Nothing)
+            };
+            let bell = self.core.bell.clone();
+            let until = next_tick.min(self.next_beat);
+            // A link that fails is found by the next pump.
+            let _ = self.waiting.wait(&mut self.lines, interest, Some(bell.as_fd()), until);
+            bell.silence();
+        }
+        self.leave();
+    }
+
+    /// Says good-bye, so that nobody waits for this client.
+    fn leave(&mut self) {
+        let until = Instant::now() + LINGER;
+        if let Some(Some(director)) = self.lines.first_mut() {
+            let _ = director.queue(&ToDirector::Leave, None);
+            while Instant::now() < until && director.push().is_ok() && !director.is_sent() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    /// When there is something to do without a word from others.
+    fn tick(&mut self) -> Instant {
+        if Instant::now() >= self.next_beat {
+            self.next_beat = Instant::now() + BEAT;
+            self.perform(vec![Action::ToDirector(ToDirector::Beat { n_bytes: 0 })]);
+        }
+        let now = self.start.elapsed();
+        let next = self.core.lock().client.next_tick();
+        match next {
+            Some(at) if at <= now => {
+                self.handle(Event::Tick);
+                Instant::now()
+            }
+            Some(at) => self.start + at,
+            None => self.next_beat,
+        }
+    }
+
+    fn take_called(&mut self) {
+        while let Some((server, called)) = self.calls.next_called() {
+            let id = self.core.lock().client.id();
+            let line = called.ok().zip(id).and_then(|(link, id)| {
+                let mut line = Line::new(link);
+                let who = Who::Client(id);
+                let hello = ToServer::Hello { version: VERSION, who, name: self.name.clone() };
+                line.queue(&hello, None).ok()?;
+                Some(line)
+            });
+            match line {
+                Some(line) => {
+                    let free = self.lines.iter().skip(1).position(Option::is_none);
+                    let place = match free {
+                        Some(free) => free + 1,
+                        None => {
+                            self.lines.push(None);
+                            self.lines.len() - 1
+                        }
+                    };
+                    self.lines[place] = Some(line);
+                    self.places.insert(server, place);
+                    self.handle(Event::Linked(server));
+                }
+                None => self.handle(Event::Unlinked(server)),
+            }
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        let now = self.start.elapsed();
+        let actions = self.core.lock().client.handle(now, event);
+        self.perform(actions);
+    }
+
+    fn perform(&mut self, actions: Vec<Action>) {
+        let mut wakes = false;
+        for action in actions {
+            match action {
+                Action::ToServer { server, message, body } => {
+                    let line =
+                        self.places.get(&server).and_then(|place| self.lines.get_mut(*place));
+                    if let Some(Some(line)) = line {
+                        // A line that fails is found by the next pump.
+                        let _ = line.queue(&message, body);
+                    }
+                }
+                Action::ToDirector(message) => {
+                    if let Some(Some(line)) = self.lines.first_mut() {
+                        let _ = line.queue(&message, None);
+                    }
+                }
+                Action::LinkTo { server, reach } => self.calls.call(server, reach),
+                Action::Unlink(server) => {
+                    if let Some(place) = self.places.remove(&server) {
+                        self.lines[place] = None;
+                    }
+                }
+                Action::Record(record) => {
+                    if let Some(history) = &self.history {
+                        history.write(&record);
+                    }
+                }
+                Action::Wake => wakes = true,
+            }
+        }
+        if wakes {
+            self.core.changed.notify_all();
+        }
+    }
+
+    fn pump_director(&mut self) -> bool {
+        let mut messages: Vec<FromDirector> = Vec::new();
+        let Some(Some(line)) = self.lines.first_mut() else { return false };
+        let pumped = pump(line, |message, _| messages.push(message));
+        for message in messages {
+            self.handle(Event::FromDirector(message));
+        }
+        pumped.unwrap_or_else(|reason| {
+            self.lines[0] = None;
+            self.handle(Event::DirectorLost(reason));
+            true
+        })
+    }
+
+    fn pump_server(&mut self, server: ServerId, place: usize) -> bool {
+        let mut messages = Vec::new();
+        let Some(Some(line)) = self.lines.get_mut(place) else { return false };
+        let before = line.traffic();
+        let pumped = pump(line, |message: FromServer, body| messages.push((message, body)));
+        let after = line.traffic();
+        self.core.n_sent.fetch_add(after[0] - before[0], Ordering::Relaxed);
+        self.core.n_received.fetch_add(after[1] - before[1], Ordering::Relaxed);
+        for (message, body) in messages {
+            self.handle(Event::FromServer { server, message, body });
+        }
+        pumped.unwrap_or_else(|_| {
+            self.lines[place] = None;
+            self.places.remove(&server);
+            self.handle(Event::Unlinked(server));
+            true
+        })
+    }
+}
+
+/// Moves what moves on a line, and hands every message to `take`. Whether anything moved; an error in words where the line is of no use any more.
+pub(in crate::tables) fn pump<T: serde::de::DeserializeOwned>(
+    line: &mut Line,
+    mut take: impl FnMut(T, Option<crate::tables::message::Body>),
+) -> Result<bool, String> {
+    let mut moved = line.push().map_err(|error| error.to_string())?;
+    loop {
+        match line.next(&mut moved) {
+            Ok(Some((message, body))) => {
+                // What is large is used while it is near.
+                let is_large = body.as_ref().is_some_and(|body| body.len() >= LARGE);
+                take(message, body);
+                if is_large {
+                    return Ok(true);
+                }
+            }
+            Ok(None) => return Ok(moved),
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+}

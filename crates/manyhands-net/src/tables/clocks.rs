@@ -1,0 +1,87 @@
+//! Vector clocks: of each client how many clocks it has done, and whom a read waits for.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::identity::ClientId;
+
+/// The vector clock of a shard.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Clocks {
+    /// How many clocks each client has done, those before it came included.
+    done: BTreeMap<ClientId, u64>,
+}
+
+impl Clocks {
+    /// A client takes part from this clock on. Entering again changes nothing.
+    pub fn enter(&mut self, client: ClientId, clock: u64) {
+        self.done.entry(client).or_insert(clock);
+    }
+
+    /// A client has done all of a clock.
+    pub fn finish(&mut self, client: ClientId, clock: u64) {
+        if let Some(done) = self.done.get_mut(&client) {
+            *done = (*done).max(clock + 1);
+        }
+    }
+
+    /// A client is gone and holds nobody up. Whether it was there.
+    pub fn leave(&mut self, client: ClientId) -> bool {
+        self.done.remove(&client).is_some()
+    }
+
+    /// Who takes part, with the number of clocks done.
+    pub fn all(&self) -> impl Iterator<Item = (ClientId, u64)> {
+        self.done.iter().map(|(client, done)| (*client, *done))
+    }
+
+    /// Whom a read waits for, and how many clocks that one has done: the one who is furthest behind of those that have not done all clocks
+    /// before `clock - bound`. A reader does not wait for itself.
+    pub fn waits_for(&self, reader: ClientId, clock: u64, bound: u32) -> Option<(ClientId, u64)> {
+        let wanted = clock.saturating_sub(u64::from(bound));
+        let others = self.all().filter(|(client, done)| *client != reader && *done < wanted);
+        others.min_by_key(|(_, done)| *done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: ClientId = ClientId(1);
+    const B: ClientId = ClientId(2);
+
+    #[test]
+    fn a_read_waits_for_the_slowest_within_its_bound() {
+        let mut clocks = Clocks::default();
+        clocks.enter(A, 0);
+        clocks.enter(B, 0);
+        for clock in 0..5 {
+            clocks.finish(A, clock);
+        }
+        // A stands at clock 5, B has done none. With a bound of 2, A's read must have the pushes of clocks up to 2.
+        assert_eq!(clocks.waits_for(A, 5, 2), Some((B, 0)));
+        clocks.finish(B, 0);
+        clocks.finish(B, 1);
+        assert_eq!(clocks.waits_for(A, 5, 2), Some((B, 2)));
+        clocks.finish(B, 2);
+        assert_eq!(clocks.waits_for(A, 5, 2), None);
+        assert_eq!(clocks.waits_for(A, 5, 1), Some((B, 3)));
+        assert_eq!(clocks.waits_for(B, 3, 0), None);
+    }
+
+    #[test]
+    fn who_is_gone_or_comes_late_holds_nobody_up() {
+        let mut clocks = Clocks::default();
+        clocks.enter(A, 7);
+        clocks.enter(B, 0);
+        assert_eq!(clocks.waits_for(A, 7, 0), Some((B, 0)));
+        assert!(clocks.leave(B));
+        assert!(!clocks.leave(B));
+        clocks.finish(B, 3);
+        assert_eq!(clocks.waits_for(A, 7, 0), None);
+        clocks.enter(B, 7);
+        assert_eq!(clocks.waits_for(A, 7, 0), None);
+    }
+}

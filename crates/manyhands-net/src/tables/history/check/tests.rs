@@ -1,0 +1,142 @@
+//! Every kind of violation is planted, and found.
+
+use super::*;
+use crate::tables::identity::{ShardId, TableId};
+
+const PLACE: Place = Place { table: TableId(1), shard: ShardId(0) };
+
+fn write(client: u32, number: u64, version: u64, what: Write) -> Record {
+    let (client, version) = (ClientId(client), Version(version));
+    Record::Write { client, place: PLACE, number, version, what }
+}
+
+fn read(client: u32, after: u64, until: Until, version: u64, steps: u64) -> Record {
+    let (client, version) = (ClientId(client), Version(version));
+    Record::Read { client, place: PLACE, after, until, version, steps }
+}
+
+fn end(version: u64, numbers: &[(u32, u64)]) -> Record {
+    let numbers = numbers.iter().map(|(client, number)| (ClientId(*client), *number)).collect();
+    Record::End { place: PLACE, version: Version(version), numbers }
+}
+
+fn clock(clock: u64, bound: u32) -> Until {
+    Until::Clock { clock, bound }
+}
+
+/// Two clients of SSP with a bound of 1, in order.
+fn good() -> Vec<Record> {
+    vec![
+        write(1, 1, 1, Write::Enter { clock: 0 }),
+        write(2, 1, 2, Write::Enter { clock: 0 }),
+        write(1, 2, 3, Write::Push { clock: 0 }),
+        write(1, 3, 4, Write::Finish { clock: 0 }),
+        read(1, 3, clock(1, 1), 4, 0),
+        write(2, 2, 5, Write::Push { clock: 0 }),
+        write(2, 3, 6, Write::Finish { clock: 0 }),
+        write(1, 4, 7, Write::Push { clock: 1 }),
+        write(1, 5, 8, Write::Finish { clock: 1 }),
+        read(1, 5, clock(2, 1), 8, 0),
+        end(8, &[(1, 5), (2, 3)]),
+    ]
+}
+
+#[track_caller]
+fn finds(records: &[Record], expected: fn(&Violation) -> bool) {
+    let found = check(records);
+    assert!(found.iter().any(expected), "{found:?}");
+}
+
+#[test]
+fn a_history_that_keeps_its_promises_has_no_violations() {
+    assert_eq!(check(&good()), []);
+}
+
+#[test]
+fn a_push_that_was_done_twice_is_found() {
+    let mut records = good();
+    records.push(write(1, 2, 9, Write::Push { clock: 0 }));
+    finds(&records, |it| matches!(it, Violation::DoneTwice { number: 2, .. }));
+}
+
+#[test]
+fn two_pushes_in_one_place_of_the_order_are_found() {
+    let mut records = good();
+    records[5] = write(2, 2, 3, Write::Push { clock: 0 });
+    finds(&records, |it| matches!(it, Violation::TwoOfAVersion { .. }));
+}
+
+#[test]
+fn pushes_in_another_order_than_their_client_did_them_are_found() {
+    let mut records = good();
+    records[7] = write(1, 4, 9, Write::Push { clock: 1 });
+    finds(&records, |it| matches!(it, Violation::OutOfOrder { number: 5, .. }));
+}
+
+#[test]
+fn an_acknowledged_push_that_is_lost_is_found() {
+    let mut records = good();
+    records[10] = end(8, &[(1, 5), (2, 1)]);
+    finds(&records, |it| matches!(it, Violation::Lost { client: ClientId(2), number: 3, .. }));
+}
+
+#[test]
+fn a_read_without_the_readers_own_push_is_found() {
+    let mut records = good();
+    records[9] = read(1, 5, clock(2, 1), 6, 0);
+    finds(&records, |it| matches!(it, Violation::OwnNotSeen { number: 5, .. }));
+}
+
+#[test]
+fn a_read_of_less_than_before_is_found() {
+    let mut records = good();
+    records.push(read(1, 0, Until::Now, 7, 0));
+    finds(&records, |it| matches!(it, Violation::WentBack { .. }));
+}
+
+#[test]
+fn a_read_staler_than_its_bound_is_found() {
+    let mut records = good();
+    // The push of clock 0 of the other comes after it.
+    records[5] = write(2, 2, 9, Write::Push { clock: 0 });
+    records[6] = write(2, 3, 10, Write::Finish { clock: 0 });
+    records[10] = end(10, &[(1, 5), (2, 3)]);
+    finds(&records, |it| matches!(it, Violation::TooStale { of_clock: 0, bound: 1, .. }));
+    // With a bound of 2 it may be missed; and by one who read before the other came.
+    records[9] = read(1, 5, clock(2, 2), 8, 0);
+    assert_eq!(check(&records), []);
+    records[9] = read(1, 5, clock(2, 1), 8, 0);
+    records[1] = write(2, 1, 11, Write::Enter { clock: 0 });
+    finds(&records, |it| matches!(it, Violation::OutOfOrder { .. }));
+    assert!(!check(&records).iter().any(|it| matches!(it, Violation::TooStale { .. })));
+}
+
+#[test]
+fn a_read_of_another_step_or_of_one_that_is_not_complete_is_found() {
+    let part = |client, version, grains| {
+        let what = Write::Part { step: 0, grains, n_grains: 3 };
+        write(client, 1, version, what)
+    };
+    let steps = |n, version| read(1, 1, Until::Steps { n }, version, 1);
+    let mut records = vec![part(1, 1, [0, 2]), part(2, 2, [2, 3]), steps(1, 2)];
+    assert_eq!(check(&records), []);
+    records[2] = steps(2, 2);
+    finds(&records, |it| matches!(it, Violation::WrongStep { asked: 2, found: 1, .. }));
+    records[2] = steps(1, 1);
+    finds(&records, |it| matches!(it, Violation::StepNotCovered { covered: 2, n_grains: 3, .. }));
+}
+
+#[test]
+fn a_history_goes_through_a_file_also_one_that_was_cut_short() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("history");
+    let writer = crate::tables::history::HistoryWriter::append(&path).unwrap();
+    good().iter().for_each(|record| writer.write(record));
+    assert_eq!(crate::tables::history::read(&path).unwrap(), good());
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() - 5]).unwrap();
+    assert_eq!(crate::tables::history::read(&path).unwrap(), good()[..10]);
+    std::fs::write(&path, "no record\n").unwrap();
+    let error = crate::tables::history::read(&path).unwrap_err().to_string();
+    assert!(error.contains("line 1"), "{error}");
+}

@@ -1,0 +1,335 @@
+//! A link that carries messages of tables: bodies go from where they lie, and arrive where they stay.
+//!
+//! The bytes are those of [`crate::wire::frames`]. Unlike [`crate::wire::Framed`], which copies what is to be sent into one queue, a body is kept by reference until
+//! it has left, and one that arrives is memory of its own.
+
+use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::body;
+use super::message::{Body, LONGEST_HEAD, MOST_BYTES};
+use crate::transport::wait::Interest;
+use crate::transport::{Link, LinkError};
+use crate::wire::{FrameError, FramedError, write_frame_with};
+
+/// The length of a message and of the bytes beside it.
+const HEAD: usize = 12;
+/// Bytes that are read ahead.
+const AHEAD: usize = 64 << 10;
+/// Small messages are sent together up to this.
+const TOGETHER: usize = 32 << 10;
+/// The first piece of memory for a long body; more is taken as bytes come.
+const FIRST: usize = 4 << 20;
+/// What may wait for one who does not read.
+const MOST_UNSENT: usize = 4 << 30;
+
+/// Messages over a link. Nothing here waits.
+pub(super) struct Line {
+    link: Box<dyn Link>,
+    outgoing: VecDeque<Outgoing>,
+    n_unsent: usize,
+    /// What has arrived and was not taken yet: `ahead[taken..filled]`.
+    ahead: Vec<u8>,
+    taken: usize,
+    filled: usize,
+    arriving: Arriving,
+    n_sent: u64,
+    n_received: u64,
+}
+
+struct Outgoing {
+    text: Vec<u8>,
+    body: Option<Body>,
+    n_sent: usize,
+}
+
+/// A message on the way.
+#[derive(Default)]
+struct Arriving {
+    lengths: Option<[usize; 2]>,
+    text: Vec<u8>,
+    body: Vec<u8>,
+    body_len: usize,
+}
+
+impl Line {
+    pub(super) fn new(link: Box<dyn Link>) -> Line {
+        Line {
+            link,
+            outgoing: VecDeque::new(),
+            n_unsent: 0,
+            ahead: vec![0; AHEAD],
+            taken: 0,
+            filled: 0,
+            arriving: Arriving::default(),
+            n_sent: 0,
+            n_received: 0,
+        }
+    }
+
+    /// Bytes that left and came.
+    pub(super) fn traffic(&self) -> [u64; 2] {
+        [self.n_sent, self.n_received]
+    }
+
+    /// Queues a message with bytes beside it.
+    pub(super) fn queue(
+        &mut self,
+        message: &impl Serialize,
+        body: Option<Body>,
+    ) -> Result<(), FramedError> {
+        let n_body = body.as_ref().map_or(0, |body| body.len());
+        if n_body > MOST_BYTES {
+            return Err(FrameError::TooLongToSend { len: n_body, max_len: MOST_BYTES }.into());
+        }
+        let joins = |last: &&mut Outgoing| last.body.is_none() && last.text.len() < TOGETHER;
+        let mut text = match self.outgoing.back_mut().filter(joins) {
+            Some(last) => std::mem::take(&mut last.text),
+            None => {
+                self.outgoing.push_back(Outgoing { text: Vec::new(), body: None, n_sent: 0 });
+                Vec::with_capacity(256)
+            }
+        };
+        let start = text.len();
+        let written = write_frame_with(&mut text, message, &[], LONGEST_HEAD);
+        if written.is_ok() {
+            text[start + 4..start + HEAD].copy_from_slice(&(n_body as u64).to_le_bytes());
+        }
+        let n_bytes = text.len() - start + n_body;
+        if let Some(last) = self.outgoing.back_mut() {
+            last.text = text;
+            last.body = body.filter(|_| written.is_ok());
+        }
+        written?;
+        self.n_unsent += n_bytes;
+        match self.n_unsent > MOST_UNSENT {
+            true => Err(FramedError::NotRead { n_bytes: self.n_unsent }),
+            false => Ok(()),
+        }
+    }
+
+    /// Sends what there is room for. Whether anything moved.
+    pub(super) fn push(&mut self) -> Result<bool, FramedError> {
+        let mut moved = false;
+        while let Some(out) = self.outgoing.front_mut() {
+            let n_text = out.text.len();
+            let body: &[u8] = out.body.as_ref().map_or(&[], |body| body);
+            let len = n_text + body.len();
+            if out.n_sent < len {
+                let text = &out.text[out.n_sent.min(n_text)..];
+                let rest = &body[out.n_sent.saturating_sub(n_text)..];
+                let n = self.link.try_send_both(text, rest)?;
+                if n == 0 {
+                    break;
+                }
+                out.n_sent += n;
+                self.n_unsent -= n;
+                self.n_sent += n as u64;
+                moved = true;
+            }
+            if out.n_sent == len {
+                self.outgoing.pop_front();
+            }
+        }
+        self.link.try_flush()?;
+        Ok(moved)
+    }
+
+    /// The next message with the bytes beside it, if all of it has arrived. `moved` is set where any byte has.
+    pub(super) fn next<T: DeserializeOwned>(
+        &mut self,
+        moved: &mut bool,
+    ) -> Result<Option<(T, Option<Body>)>, FramedError> {
+        loop {
+            self.take_ahead()?;
+            if self.is_whole() {
+                break;
+            }
+            match self.receive()? {
+                0 => return Ok(None),
+                n => {
+                    *moved = true;
+                    self.n_received += n as u64;
+                }
+            }
+        }
+        let Arriving { text, body, .. } = &mut self.arriving;
+        let message = serde_json::from_slice(text)
+            .map_err(|source| FrameError::Meaningless { len: text.len(), source })?;
+        let body = (!body.is_empty()).then(|| Body::new(std::mem::take(body)));
+        text.clear();
+        self.arriving.lengths = None;
+        Ok(Some((message, body)))
+    }
+
+    /// Reads into the body where one is on its way, and ahead.
+    fn receive(&mut self) -> Result<usize, LinkError> {
+        // Everything ahead has been taken.
+        (self.taken, self.filled) = (0, 0);
+        let Arriving { lengths, text, body, body_len } = &mut self.arriving;
+        let is_body =
+            lengths.is_some_and(|[n_text, n_body]| text.len() == n_text && *body_len < n_body);
+        if !is_body {
+            let n = self.link.try_receive(&mut self.ahead)?;
+            self.filled = n;
+            return Ok(n);
+        }
+        let announced = lengths.map_or(0, |[_, n_body]| n_body);
+        if *body_len == body.len() {
+            grow(body, announced.min((2 * body.len()).max(FIRST)));
+        }
+        let room = body.len() - *body_len;
+        let n = match body.len() == announced {
+            true => self.link.try_receive_both(&mut body[*body_len..], &mut self.ahead)?,
+            false => self.link.try_receive(&mut body[*body_len..])?,
+        };
+        *body_len += n.min(room);
+        self.filled = n.saturating_sub(room);
+        Ok(n)
+    }
+
+    /// Moves what was read ahead to where it belongs.
+    fn take_ahead(&mut self) -> Result<(), FrameError> {
+        let Arriving { lengths, text, body, body_len } = &mut self.arriving;
+        if lengths.is_none() {
+            let ahead = &self.ahead[self.taken..self.filled];
+            // The head of a message is taken whole; what there is of it moves to the front of it all.
+            let n = (HEAD - text.len().min(HEAD)).min(ahead.len());
+            text.extend_from_slice(&ahead[..n]);
+            self.taken += n;
+            if text.len() < HEAD {
+                return Ok(());
+            }
+            let [a, b, c, d, rest @ ..] = &text[..] else { return Ok(()) };
+            let n_text = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
+            let n_body = u64::from_le_bytes(rest.try_into().unwrap_or_default());
+            let n_body = usize::try_from(n_body).unwrap_or(usize::MAX);
+            for (len, max_len) in [(n_text, LONGEST_HEAD), (n_body, MOST_BYTES)] {
+                if len > max_len {
+                    return Err(FrameError::TooLong { len, max_len });
+                }
+            }
+            *lengths = Some([n_text, n_body]);
+            text.clear();
+            *body = Vec::new();
+            *body_len = 0;
+        }
+        let Some([n_text, n_body]) = *lengths else { return Ok(()) };
+        let ahead = &self.ahead[self.taken..self.filled];
+        let n = (n_text - text.len()).min(ahead.len());
+        text.extend_from_slice(&ahead[..n]);
+        self.taken += n;
+        let ahead = &self.ahead[self.taken..self.filled];
+        let n = (n_body - *body_len).min(ahead.len());
+        if n > 0 && text.len() == n_text {
+            if body.is_empty() {
+                *body = body::any(n_body.min(FIRST).max(n));
+            }
+            if body.len() < *body_len + n {
+                body.resize(*body_len + n, 0);
+            }
+            body[*body_len..*body_len + n].copy_from_slice(&ahead[..n]);
+            *body_len += n;
+            self.taken += n;
+        }
+        Ok(())
+    }
+
+    fn is_whole(&mut self) -> bool {
+        let Arriving { lengths, text, body, body_len } = &mut self.arriving;
+        let is_whole =
+            lengths.is_some_and(|[n_text, n_body]| text.len() == n_text && *body_len == n_body);
+        if is_whole {
+            body.truncate(*body_len);
+        }
+        is_whole
+    }
+
+    /// Whether something waits for room.
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    /// Whether everything has left this side, also what an encrypted link holds.
+    pub(super) fn is_sent(&mut self) -> bool {
+        !self.has_unsent() && self.link.try_flush().unwrap_or(true)
+    }
+
+    /// What it waits for.
+    pub(super) fn interest(&self) -> Interest {
+        if self.has_unsent() { Interest::ReceiveOrRoom } else { Interest::Receive }
+    }
+}
+
+/// Memory for more of a body, with what has come of it.
+fn grow(body: &mut Vec<u8>, n: usize) {
+    match body.is_empty() {
+        true => *body = body::any(n),
+        false => body.resize(n, 0),
+    }
+}
+
+/// Waiting sees the link.
+impl Deref for Line {
+    type Target = dyn Link;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.link
+    }
+}
+
+impl DerefMut for Line {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut *self.link
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::in_process;
+
+    /// Bodies of many lengths through rings of many sizes: everything is cut everywhere.
+    #[test]
+    fn messages_with_bodies_arrive_through_any_link() {
+        for capacity in [64, 4 << 10, 1 << 20] {
+            let (one, other) = in_process::pair(capacity).unwrap();
+            let (mut one, mut other) = (Line::new(Box::new(one)), Line::new(Box::new(other)));
+            let bytes: Vec<u8> = (0..300_000u32).map(|n| (n * 7) as u8).collect();
+            let lengths = [0, 1, 11, 12, 13, 100, 70_000, 0, 0, 300_000, 5, 65_536, 65_535];
+            for (n, len) in lengths.iter().enumerate() {
+                let body = (*len > 0).then(|| Body::new(bytes[..*len].to_vec()));
+                one.queue(&("word".repeat(n * 50), n), body).unwrap();
+            }
+            let mut n_heard = 0;
+            while n_heard < lengths.len() {
+                let mut moved = one.push().unwrap();
+                while let Some(((_, n), body)) = other.next::<(String, usize)>(&mut moved).unwrap()
+                {
+                    assert_eq!(n, n_heard);
+                    let body = body.unwrap_or_default();
+                    assert_eq!(body[..], bytes[..lengths[n]]);
+                    n_heard += 1;
+                }
+                assert!(moved, "no progress");
+            }
+            assert!(one.is_sent() && !one.has_unsent());
+            drop(one);
+            assert!(other.next::<(String, usize)>(&mut false).is_err());
+        }
+    }
+
+    #[test]
+    fn lengths_are_bounded_before_memory_is_taken() {
+        let (mut one, other) = in_process::pair(64).unwrap();
+        let mut other = Line::new(Box::new(other));
+        assert_eq!(one.try_send(&[0xff; 20]).unwrap(), 20);
+        assert!(matches!(
+            other.next::<usize>(&mut false),
+            Err(FramedError::Frame(FrameError::TooLong { .. }))
+        ));
+    }
+}

@@ -1,0 +1,332 @@
+//! How fast tables are: keys and bytes per second of pushes and pulls, dense and sparse, for each consistency.
+//!
+//! Servers and workers are threads of one process, over real links.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::client::{ClientSettings, StepPart, Table, Tables};
+use super::directing::{DirectorProcess, DirectorSettings};
+use super::error::TableError;
+use super::network::{Network, OnStation, WithinProcess};
+use super::serving::{ServerProcess, ServerSettings};
+use super::spec::{Consistency, TableSpec, mix};
+use super::store::RowInit;
+use crate::measure::Transport;
+use crate::secure::{Secret, SecretError};
+use crate::station::{Route, Station, StationError};
+
+/// Pushes that a worker has underway.
+const UNDERWAY: usize = 4;
+
+/// What is measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// What carries the bytes.
+    pub transport: Transport,
+    /// Servers.
+    pub n_servers: usize,
+    /// Workers.
+    pub n_workers: usize,
+    /// How many servers hold each shard.
+    pub replication: usize,
+    /// Keys of a batch.
+    pub n_keys: usize,
+    /// Rows of the sparse table.
+    pub n_rows: u64,
+    /// Elements of a row.
+    pub width: usize,
+    /// Bytes of the dense table.
+    pub dense_bytes: usize,
+    /// Timed rounds.
+    pub n_rounds: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            transport: Transport::Tcp,
+            n_servers: 2,
+            n_workers: 2,
+            replication: 1,
+            n_keys: 10_000,
+            n_rows: 1_000_000,
+            width: 16,
+            dense_bytes: 16 << 20,
+            n_rounds: 50,
+        }
+    }
+}
+
+/// One measurement, of all workers together.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// `dense` or `sparse`.
+    pub table: String,
+    /// `push`, `pull`, or `pull + push`.
+    pub what: String,
+    /// `bsp`, `ssp` or `async`.
+    pub consistency: String,
+    /// Rows, or elements, per second, of all workers.
+    pub keys_per_second: f64,
+    /// Bytes of values per second, of all workers.
+    pub bytes_per_second: f64,
+    /// The middle round of the first worker, in microseconds.
+    pub median_us: f64,
+}
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+pub enum MeasureError {
+    /// A table failed.
+    #[error("the table that was to be measured failed: {0}")]
+    Table(#[from] TableError),
+    /// No links.
+    #[error("servers and workers could not be linked: {0}")]
+    Station(#[from] StationError),
+    /// No secret.
+    #[error("servers and workers could not be linked: {0}")]
+    Secret(#[from] SecretError),
+    /// A thread ended by a panic.
+    #[error("a worker of the measurement panicked")]
+    Panicked,
+}
+
+/// The director, servers and workers of a measurement.
+struct Scene {
+    settings: Settings,
+    director: DirectorProcess,
+    _servers: Vec<ServerProcess>,
+    within: WithinProcess,
+    secret: Secret,
+}
+
+/// Measures everything.
+pub fn run(settings: &Settings) -> Result<Vec<Row>, MeasureError> {
+    let scene = Scene::new(settings)?;
+    let mut rows = Vec::new();
+    for consistency in [Consistency::Async, Consistency::Ssp { staleness: 2 }, Consistency::Bsp] {
+        rows.extend(scene.sparse(consistency)?);
+        rows.extend(scene.dense(consistency)?);
+    }
+    Ok(rows)
+}
+
+impl Scene {
+    fn new(settings: &Settings) -> Result<Scene, MeasureError> {
+        let (within, secret) = (WithinProcess::new(), Secret::random()?);
+        let n_servers = settings.n_servers.max(1);
+        let director = DirectorSettings { n_servers, ..DirectorSettings::default() };
+        let network = network_of(settings.transport, &within, &secret)?;
+        let director = DirectorProcess::start(network, &director, |_| ())?;
+        let server = |idx: usize| -> Result<ServerProcess, MeasureError> {
+            let network = network_of(settings.transport, &within, &secret)?;
+            let name = format!("server {idx}");
+            let own = ServerSettings::new(name, director.reach().clone());
+            Ok(ServerProcess::start(network, own)?)
+        };
+        let servers: Result<Vec<ServerProcess>, MeasureError> =
+            (0..n_servers).map(server).collect();
+        let servers = servers?;
+        Ok(Scene { settings: settings.clone(), director, _servers: servers, within, secret })
+    }
+
+    fn client(&self, idx: usize) -> Result<Tables, MeasureError> {
+        let network = network_of(self.settings.transport, &self.within, &self.secret)?;
+        let own = ClientSettings::new(format!("worker {idx}"), self.director.reach().clone());
+        Ok(Tables::connect(network, own)?)
+    }
+
+    /// Runs a body in every worker, and times it in all of them together. Gives the time of all, and the rounds of the first.
+    fn timed(
+        &self,
+        name: &str,
+        spec: &TableSpec,
+        round: impl Fn(&Table, &Tables, usize, usize) -> Result<(), TableError> + Sync,
+    ) -> Result<(Duration, Vec<Duration>), MeasureError> {
+        let n_workers = self.settings.n_workers.max(1);
+        let n_rounds = self.settings.n_rounds.max(1);
+        let warm = 2 + n_rounds / 10;
+        let barrier = Barrier::new(n_workers);
+        let worker = |idx: usize| -> Result<(Duration, Vec<Duration>), MeasureError> {
+            let opened = self.client(idx).and_then(|tables| {
+                let table = tables.open(name, spec.clone())?;
+                Ok((tables, table))
+            });
+            barrier.wait();
+            let (tables, table) = opened?;
+            for n in 0..warm {
+                round(&table, &tables, idx, n)?;
+            }
+            tables.flush()?;
+            barrier.wait();
+            let (start, mut rounds) = (Instant::now(), Vec::with_capacity(n_rounds));
+            for n in warm..warm + n_rounds {
+                let start = Instant::now();
+                round(&table, &tables, idx, n)?;
+                rounds.push(start.elapsed());
+            }
+            tables.flush()?;
+            barrier.wait();
+            Ok((start.elapsed(), rounds))
+        };
+        let worker = &worker;
+        std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                (0..n_workers).map(|idx| scope.spawn(move || worker(idx))).collect();
+            let mut first = None;
+            for thread in threads {
+                let found = thread.join().map_err(|_| MeasureError::Panicked)??;
+                first.get_or_insert(found);
+            }
+            first.ok_or(MeasureError::Panicked)
+        })
+    }
+
+    fn row(
+        &self,
+        [table, what]: [&str; 2],
+        consistency: Consistency,
+        (n_keys, n_bytes): (usize, usize),
+        (time, mut rounds): (Duration, Vec<Duration>),
+    ) -> Row {
+        let n_rounds = rounds.len() * self.settings.n_workers.max(1);
+        rounds.sort_unstable();
+        let per_second = |n: usize| (n * n_rounds) as f64 / time.as_secs_f64();
+        Row {
+            table: table.to_string(),
+            what: what.to_string(),
+            consistency: word(consistency).to_string(),
+            keys_per_second: per_second(n_keys),
+            bytes_per_second: per_second(n_bytes),
+            median_us: rounds[rounds.len() / 2].as_secs_f64() * 1e6,
+        }
+    }
+
+    fn sparse(&self, consistency: Consistency) -> Result<Vec<Row>, MeasureError> {
+        let Settings { n_keys, n_rows, width, replication, .. } = self.settings;
+        let spec = TableSpec { consistency, replication, ..TableSpec::rows(width, RowInit::Zeros) };
+        let values = vec![1e-3; n_keys * width];
+        let batches: Vec<Vec<u64>> =
+            (0..16 * self.settings.n_workers.max(1)).map(|n| batch(n, n_keys, n_rows)).collect();
+        let keys = |worker: usize, n: usize| &batches[(worker * 16 + n % 16) % batches.len()];
+        let name = |what: &str| format!("sparse {what} {}", word(consistency));
+        let size = (n_keys, n_keys * width * 4);
+        let mut rows = Vec::new();
+        if consistency == Consistency::Bsp {
+            let times = self.timed(&name("both"), &spec, |table, _, worker, n| {
+                let keys = keys(worker, n);
+                let part = self.part(worker, n);
+                table.push_part(&part, keys, &values[..keys.len() * width])?.detach();
+                let mut out = vec![0.0; keys.len() * width];
+                table.pull_at(n as u64 + 1, keys, &mut out)?.wait()
+            })?;
+            rows.push(self.row(["sparse", "pull + push"], consistency, size, times));
+            return Ok(rows);
+        }
+        let underway = Underway::new(self.settings.n_workers);
+        let times = self.timed(&name("push"), &spec, |table, _, worker, n| {
+            let keys = keys(worker, n);
+            underway.add(worker, table.push(keys, &values[..keys.len() * width])?)?;
+            if n % 8 == 7 { table.clock() } else { Ok(()) }
+        })?;
+        underway.end()?;
+        rows.push(self.row(["sparse", "push"], consistency, size, times));
+        let times = self.timed(&name("push"), &spec, |table, _, worker, n| {
+            let keys = keys(worker, n);
+            let mut out = vec![0.0; keys.len() * width];
+            table.pull(keys, &mut out)?.wait()
+        })?;
+        rows.push(self.row(["sparse", "pull"], consistency, size, times));
+        Ok(rows)
+    }
+
+    fn part(&self, worker: usize, n: usize) -> StepPart {
+        let n_grains = self.settings.n_workers.max(1);
+        let grains = worker..worker + 1;
+        StepPart { step: n as u64, grains, n_grains, rate: 1.0, divisor: 1.0 }
+    }
+
+    fn dense(&self, consistency: Consistency) -> Result<Vec<Row>, MeasureError> {
+        let n = self.settings.dense_bytes / 4;
+        let replication = self.settings.replication;
+        let spec = TableSpec { consistency, replication, ..TableSpec::dense(n as u64) };
+        let values = vec![1e-3; n];
+        let name = format!("dense {}", word(consistency));
+        let outs: Vec<std::sync::Mutex<Vec<f32>>> =
+            (0..self.settings.n_workers.max(1)).map(|_| vec![0.0; n].into()).collect();
+        let times = self.timed(&name, &spec, |table, _, worker, round| {
+            let mut out = outs[worker].lock().unwrap_or_else(|error| error.into_inner());
+            if consistency == Consistency::Bsp {
+                let part = self.part(worker, round);
+                table.push_part(&part, 0..n, &values)?.detach();
+                table.pull_at(round as u64 + 1, 0..n, &mut out)?.wait()
+            } else {
+                table.pull(0..n, &mut out)?.wait()?;
+                table.push(0..n, &values)?.wait()?;
+                table.clock()
+            }
+        })?;
+        Ok(vec![self.row(["dense", "pull + push"], consistency, (2 * n, 8 * n), times)])
+    }
+}
+
+/// Pushes of each worker that were not waited for yet.
+struct Underway(Vec<std::sync::Mutex<std::collections::VecDeque<super::client::Ticket>>>);
+
+impl Underway {
+    fn new(n_workers: usize) -> Underway {
+        Underway((0..n_workers.max(1)).map(|_| Default::default()).collect())
+    }
+
+    fn add(&self, worker: usize, ticket: super::client::Ticket) -> Result<(), TableError> {
+        let mut tickets = self.0[worker].lock().unwrap_or_else(|error| error.into_inner());
+        tickets.push_back(ticket);
+        match tickets.len() > UNDERWAY {
+            true => tickets.pop_front().map_or(Ok(()), super::client::Ticket::wait),
+            false => Ok(()),
+        }
+    }
+
+    /// The clients may be gone by now, with everything acknowledged.
+    fn end(self) -> Result<(), TableError> {
+        drop(self.0);
+        Ok(())
+    }
+}
+
+fn word(consistency: Consistency) -> &'static str {
+    match consistency {
+        Consistency::Bsp => "bsp",
+        Consistency::Ssp { .. } => "ssp",
+        Consistency::Adaptive { .. } => "adaptive",
+        Consistency::Async => "async",
+    }
+}
+
+/// Keys that rise, each there once, about evenly spread.
+fn batch(n: usize, n_keys: usize, n_rows: u64) -> Vec<u64> {
+    let key = |idx: usize| mix((n * n_keys + idx) as u64 + 1) % n_rows.max(1);
+    let mut keys: Vec<u64> = (0..n_keys).map(key).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+}
+
+fn network_of(
+    transport: Transport,
+    within: &WithinProcess,
+    secret: &Secret,
+) -> Result<Arc<dyn Network>, MeasureError> {
+    let route = match transport {
+        Transport::Inproc => return Ok(Arc::new(within.clone())),
+        Transport::Shm => Route::Auto,
+        Transport::Tcp => Route::Tcp,
+        Transport::TcpEncrypted => Route::TcpEncrypted,
+    };
+    let station = Station::open(IpAddr::V4(Ipv4Addr::LOCALHOST), secret.clone(), route)?;
+    Ok(Arc::new(OnStation::new(Arc::new(station), None)))
+}

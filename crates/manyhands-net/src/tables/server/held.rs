@@ -1,0 +1,363 @@
+//! A shard on a server: as its first holder, as a copy, or as one that is being filled.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::copies::Copies;
+use super::kept::Kept;
+use super::reads::{Read, Reads};
+use super::saved::Arriving;
+use super::{Action, Known, Outbox};
+use crate::tables::error::TableError;
+use crate::tables::identity::{ClientId, Place, ServerId, Term, Version};
+use crate::tables::message::{
+    Author, Body, Follow, Followed, FromServer, Holding, Operation, ToDirector,
+};
+use crate::tables::packing::unpack;
+
+/// A shard on a server.
+pub(super) struct Held {
+    place: Place,
+    holding: Holding,
+    /// The newest term that was heard of: older first holders are not listened to.
+    term: Term,
+    /// The newest of the director's decisions that a first holder knew of: older ones that come late are not acted on.
+    heard_of: u64,
+    kept: Option<Kept>,
+    arriving: Option<Arriving>,
+    leading: Option<Leading>,
+}
+
+/// What the first holder of a shard has besides.
+struct Leading {
+    copies: Copies,
+    reads: Reads,
+    /// What is done here, and not yet by all holders.
+    acknowledgements: VecDeque<Acknowledgement>,
+}
+
+struct Acknowledgement {
+    /// What every holder must have.
+    waits_for: Version,
+    version: Version,
+    author: Author,
+    done: Result<(), TableError>,
+}
+
+impl Held {
+    pub(super) fn new(place: Place) -> Held {
+        Held {
+            place,
+            holding: Holding::default(),
+            term: Term(0),
+            heard_of: 0,
+            kept: None,
+            arriving: None,
+            leading: None,
+        }
+    }
+
+    pub(super) fn n_bytes(&self) -> u64 {
+        self.kept.as_ref().map_or(0, Kept::n_bytes)
+    }
+
+    pub(super) fn kept(&self) -> Option<&Kept> {
+        self.kept.as_ref()
+    }
+
+    pub(super) fn is_first(&self) -> bool {
+        self.leading.is_some()
+    }
+
+    /// The director says who holds it.
+    pub(super) fn placed(
+        &mut self,
+        known: &Known,
+        holding: Holding,
+        out: &mut Outbox,
+    ) -> Result<(), TableError> {
+        let own = known.own;
+        let is_holder = holding.holders.contains(&own);
+        // The first term of a table: all its holders begin with the same nothing.
+        if is_holder && self.kept.is_none() && holding.term == Term(1) {
+            known.room_for_new(self.place)?;
+            let opened = known.opened(self.place)?;
+            self.kept = Some(Kept::new(opened, self.place, &known.rules)?);
+        }
+        if holding.number < self.heard_of {
+            return Ok(());
+        }
+        self.term = self.term.max(holding.term);
+        if !is_holder && !holding.filling.contains(&own) {
+            self.step_down(out);
+            (self.kept, self.arriving) = (None, None);
+        }
+        let is_first = holding.first() == Some(own) && holding.term == self.term;
+        let is_same_term = self.holding.term == holding.term;
+        if self.leading.is_some() && !(is_first && is_same_term) {
+            self.step_down(out);
+        }
+        if is_first
+            && self.leading.is_none()
+            && let Some(kept) = &self.kept
+        {
+            let copies = Copies::new(self.place, holding.term, kept);
+            let acknowledgements = VecDeque::new();
+            self.leading = Some(Leading { copies, reads: Reads::default(), acknowledgements });
+        }
+        if let Some(leading) = &mut self.leading {
+            leading.copies.set(own, &holding, out);
+        }
+        self.holding = holding;
+        known.gone.iter().for_each(|client| self.client_gone(known, *client, out));
+        self.settle(out);
+        Ok(())
+    }
+
+    /// Another is the first holder now: whoever waits here must ask there.
+    fn step_down(&mut self, out: &mut Outbox) {
+        let Some(leading) = self.leading.take() else { return };
+        let authors = leading.acknowledgements.iter().map(|one| one.author.client);
+        let mut clients: Vec<ClientId> = authors.chain(leading.reads.readers()).collect();
+        clients.sort_unstable();
+        clients.dedup();
+        clients.into_iter().for_each(|client| self.elsewhere(client, None, out));
+    }
+
+    pub(super) fn elsewhere(&self, client: ClientId, has: Option<u64>, out: &mut Outbox) {
+        let message = FromServer::Elsewhere { place: self.place, term: self.term, has };
+        out.push(Action::ToClient { client, message, body: None });
+    }
+
+    /// A client wants something done.
+    pub(super) fn operate(
+        &mut self,
+        known: &Known,
+        author: Author,
+        mut operation: Operation,
+        body: Option<Body>,
+        out: &mut Outbox,
+    ) {
+        let Author { client, number } = author;
+        let (Some(kept), Some(leading)) = (&mut self.kept, &mut self.leading) else {
+            return self.elsewhere(client, None, out);
+        };
+        let has = kept.number_of(client);
+        if number <= has {
+            // It was done; where its acknowledgement still waits, that will do.
+            if !leading.acknowledgements.iter().any(|one| one.author == author) {
+                let (waits_for, done) = (kept.version, Ok(()));
+                let version = kept.version_of(author).unwrap_or_default();
+                let acknowledgement = Acknowledgement { waits_for, version, author, done };
+                leading.acknowledgements.push_back(acknowledgement);
+            }
+            return self.settle(out);
+        }
+        if number > has + 1 {
+            return self.elsewhere(client, Some(has), out);
+        }
+        let mut body = body.unwrap_or_default();
+        let worker = known.name_of(client);
+        let checked = unpack(&kept.opened.spec, &worker, &mut operation, &mut body)
+            .and_then(|()| kept.check(&operation, &body, &worker))
+            .and_then(|()| known.room_for(kept.n_bytes_for(&operation, &body)));
+        match checked {
+            Ok(()) => self.carry_out(known, Some(author), operation, body, None, out),
+            Err(error) => self.carry_out(
+                known,
+                Some(author),
+                Operation::Nothing,
+                Body::default(),
+                Some(error),
+                out,
+            ),
+        }
+        self.settle(out);
+    }
+
+    /// Does something here and passes it on.
+    fn carry_out(
+        &mut self,
+        known: &Known,
+        author: Option<Author>,
+        operation: Operation,
+        body: Body,
+        refused: Option<TableError>,
+        out: &mut Outbox,
+    ) {
+        let (Some(kept), Some(leading)) = (&mut self.kept, &mut self.leading) else { return };
+        let term = self.holding.term;
+        let done = kept.apply(term, author, &operation, &body, &known.rules);
+        let passed = (!body.is_empty()).then_some(&body);
+        leading.copies.done(kept.version, author, &operation, passed, out);
+        if let Some(author) = author {
+            let done = refused.map_or(done, Err);
+            let (waits_for, version) = (kept.version, kept.version);
+            let acknowledgement = Acknowledgement { waits_for, version, author, done };
+            leading.acknowledgements.push_back(acknowledgement);
+        }
+    }
+
+    /// A client is gone: it holds nobody up.
+    pub(super) fn client_gone(&mut self, known: &Known, client: ClientId, out: &mut Outbox) {
+        let is_here = |kept: &Kept| kept.clocks.all().any(|(one, _)| one == client);
+        if self.leading.is_some() && self.kept.as_ref().is_some_and(is_here) {
+            let leave = Operation::Leave { client };
+            self.carry_out(known, None, leave, Body::default(), None, out);
+            self.settle(out);
+        }
+    }
+
+    /// A client wants to read.
+    pub(super) fn read(&mut self, read: Read, out: &mut Outbox) {
+        match &mut self.leading {
+            Some(leading) => leading.reads.take(read),
+            None => return self.elsewhere(read.client, None, out),
+        }
+        self.settle(out);
+    }
+
+    pub(super) fn forget(&mut self, client: ClientId, id: u64) {
+        if let Some(leading) = &mut self.leading {
+            leading.reads.forget(client, id);
+        }
+    }
+
+    pub(super) fn tell_waiting(&mut self, now: Duration, known: &Known, out: &mut Outbox) {
+        if let (Some(leading), Some(kept)) = (&mut self.leading, &self.kept) {
+            leading.reads.tell(now, kept, &|client| known.name_of(client), out);
+        }
+    }
+
+    /// Sends what may be sent now: acknowledgements of what every holder has (S2), and reads that show nothing else.
+    fn settle(&mut self, out: &mut Outbox) {
+        let (Some(leading), Some(kept)) = (&mut self.leading, &self.kept) else { return };
+        leading.reads.answer(kept);
+        let safe = leading.copies.safe(kept.version);
+        while leading.acknowledgements.front().is_some_and(|one| one.waits_for <= safe) {
+            let done = leading.acknowledgements.pop_front();
+            done.iter().for_each(|done| out.push(answer(self.place, done)));
+        }
+        leading.reads.release(safe, out);
+        leading.copies.release(safe, out);
+    }
+
+    pub(super) fn linked(&mut self, server: ServerId, out: &mut Outbox) {
+        if let Some(leading) = &mut self.leading {
+            leading.copies.linked(server, out);
+        }
+    }
+
+    pub(super) fn unlinked(&mut self, server: ServerId) {
+        if let Some(leading) = &mut self.leading {
+            leading.copies.unlinked(server);
+        }
+    }
+
+    /// A copy says something to this first holder.
+    pub(super) fn followed(&mut self, server: ServerId, message: &Followed, out: &mut Outbox) {
+        if let (Some(leading), Some(kept)) = (&mut self.leading, &self.kept) {
+            leading.copies.heard(server, message, kept, out);
+        }
+        self.settle(out);
+    }
+
+    /// The first holder says something to this copy.
+    pub(super) fn follow(
+        &mut self,
+        known: &Known,
+        from: ServerId,
+        message: Follow,
+        body: Option<Body>,
+        out: &mut Outbox,
+    ) -> Result<(), TableError> {
+        let term = match &message {
+            Follow::Do { term, .. } | Follow::Align { term, .. } | Follow::Fill { term, .. } => {
+                *term
+            }
+        };
+        // A newer first holder than this one: the director will say so too.
+        if term > self.holding.term {
+            self.step_down(out);
+        }
+        // S4: what an older first holder says is not heard.
+        if term < self.term || self.leading.is_some() {
+            let message = Followed::Outdated { place: self.place, term: self.term };
+            out.push(Action::ToFirst { server: from, message });
+            return Ok(());
+        }
+        self.term = term;
+        match message {
+            Follow::Align { number, .. } => {
+                self.heard_of = self.heard_of.max(number);
+                self.stands(from, out);
+            }
+            Follow::Do { version, author, operation, .. } => {
+                let body = body.unwrap_or_default();
+                match &mut self.kept {
+                    Some(kept) if version.0 == kept.version.0 + 1 => {
+                        // What is refused is refused by the first holder alike.
+                        let _ = kept.apply(term, author, &operation, &body, &known.rules);
+                        self.has(from, out);
+                    }
+                    Some(kept) if version <= kept.version => self.has(from, out),
+                    _ => self.stands(from, out),
+                }
+            }
+            Follow::Fill { is_first, is_last, .. } => {
+                let body = body.unwrap_or_default();
+                known.room_for(body.len() as u64)?;
+                // What was there stays until all has come: it is worth as much if the first holder is lost meanwhile.
+                if is_first {
+                    let opened = known.opened(self.place)?;
+                    self.arriving = Some(Arriving::new(opened, self.place, &known.rules, &body)?);
+                } else if let Some(arriving) = &mut self.arriving {
+                    arriving.take(&body)?;
+                }
+                if is_last && let Some(arriving) = self.arriving.take() {
+                    self.kept = Some(arriving.finish()?);
+                    self.has(from, out);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn has(&self, to: ServerId, out: &mut Outbox) {
+        if let Some(kept) = &self.kept {
+            let (place, term, version) = (self.place, self.term, kept.version);
+            out.push(Action::ToFirst {
+                server: to,
+                message: Followed::Has { place, term, version },
+            });
+        }
+    }
+
+    fn stands(&self, to: ServerId, out: &mut Outbox) {
+        let message = Followed::Stands {
+            place: self.place,
+            term: self.term,
+            last_term: self.kept.as_ref().map_or(Term(0), |kept| kept.last_term),
+            version: self.kept.as_ref().map(|kept| kept.version),
+        };
+        out.push(Action::ToFirst { server: to, message });
+    }
+
+    /// This server cannot hold it.
+    pub(super) fn give_up(&mut self, error: TableError, out: &mut Outbox) {
+        (self.kept, self.arriving) = (None, None);
+        self.step_down(out);
+        let place = self.place;
+        out.push(Action::ToDirector(ToDirector::CannotHold { place, error }));
+    }
+}
+
+/// What a client is told of something that every holder has.
+fn answer(place: Place, done: &Acknowledgement) -> Action {
+    let Acknowledgement { version, author: Author { client, number }, done, .. } = done;
+    let message = match done {
+        Ok(()) => FromServer::Done { place, number: *number, version: *version },
+        Err(error) => FromServer::Refused { place, number: *number, error: error.clone() },
+    };
+    Action::ToClient { client: *client, message, body: None }
+}

@@ -1,0 +1,141 @@
+//! Sums of parts along given joins: dense ones element by element, rows by merging lists of keys.
+
+use crate::tables::message::{Body, floats, keys, keys_and_values};
+
+/// A sum of parts.
+#[derive(Debug, PartialEq)]
+pub(super) enum Sum {
+    /// One part alone, as it was brought.
+    Brought(Body, u64),
+    /// Of elements, as bytes.
+    Dense(Body),
+    /// Of rows: keys in order, and their values.
+    Rows(Vec<u64>, Vec<f32>),
+}
+
+/// Adds numbers: of each join, the second onto the first.
+pub(super) fn add_scalars(mut terms: Vec<f32>, joins: &[(usize, usize)], root: usize) -> f32 {
+    for &(into, from) in joins {
+        terms[into] += terms[from];
+    }
+    terms[root]
+}
+
+/// Adds runs of elements that are equally long: in the memory of the parts where nobody else has it.
+pub(super) fn add_dense(mut parts: Vec<(u64, Body)>, joins: &[(usize, usize)], root: usize) -> Sum {
+    if joins.is_empty() {
+        let (n, body) = parts.swap_remove(root);
+        return Sum::Brought(body, n);
+    }
+    for &(into, from) in joins {
+        let added = std::mem::take(&mut parts[from].1);
+        let added = floats(&added);
+        let sum = &mut parts[into].1;
+        if sum.get_mut().is_none() {
+            *sum = Body::copy_of(sum);
+        }
+        let Some(bytes) = sum.get_mut() else { continue };
+        match bytemuck::try_cast_slice_mut::<u8, f32>(bytes) {
+            Ok(sum) => sum.iter_mut().zip(&*added).for_each(|(sum, one)| *sum += one),
+            Err(_) => {
+                for (bytes, one) in bytes.as_chunks_mut().0.iter_mut().zip(&*added) {
+                    *bytes = (f32::from_le_bytes(*bytes) + one).to_le_bytes();
+                }
+            }
+        }
+    }
+    Sum::Dense(parts.swap_remove(root).1)
+}
+
+/// Adds lists of rows. A row that is in one of them only is taken as it is: nothing is added to it.
+pub(super) fn add_rows(
+    parts: &[(u64, &Body)],
+    width: usize,
+    joins: &[(usize, usize)],
+    root: usize,
+) -> Sum {
+    if joins.is_empty() {
+        let (n, body) = parts[root];
+        return Sum::Brought(Body::clone(body), n);
+    }
+    let mut sums: Vec<Option<(Vec<u64>, Vec<f32>)>> = vec![None; parts.len()];
+    for &(into, from) in joins {
+        let term = |slot: usize, sums: &mut Vec<Option<(Vec<u64>, Vec<f32>)>>| {
+            sums[slot].take().unwrap_or_else(|| {
+                let (n, body) = parts[slot];
+                let (all_keys, values) = keys_and_values(body, n, width).unwrap_or_default();
+                (keys(all_keys).into_owned(), floats(values).into_owned())
+            })
+        };
+        let (one, other) = (term(into, &mut sums), term(from, &mut sums));
+        sums[into] = Some(merge(&one, &other, width));
+    }
+    let (keys, values) = sums[root].take().unwrap_or_default();
+    Sum::Rows(keys, values)
+}
+
+/// Two lists as one; rows of both are added, those of the first on the left.
+fn merge(
+    (keys_a, values_a): &(Vec<u64>, Vec<f32>),
+    (keys_b, values_b): &(Vec<u64>, Vec<f32>),
+    width: usize,
+) -> (Vec<u64>, Vec<f32>) {
+    let mut keys = Vec::with_capacity(keys_a.len() + keys_b.len());
+    let mut values = Vec::with_capacity(values_a.len() + values_b.len());
+    let (mut a, mut b) = (0, 0);
+    let row = |i: usize| i * width..(i + 1) * width;
+    while a < keys_a.len() || b < keys_b.len() {
+        let key_a = keys_a.get(a).copied();
+        let key_b = keys_b.get(b).copied();
+        let key = match (key_a, key_b) {
+            (Some(one), Some(other)) => one.min(other),
+            (one, other) => one.or(other).unwrap_or_default(),
+        };
+        keys.push(key);
+        match (key_a == Some(key), key_b == Some(key)) {
+            (true, true) => {
+                let pairs = values_a[row(a)].iter().zip(&values_b[row(b)]);
+                values.extend(pairs.map(|(one, other)| one + other));
+            }
+            (true, false) => values.extend_from_slice(&values_a[row(a)]),
+            _ => values.extend_from_slice(&values_b[row(b)]),
+        }
+        a += usize::from(key_a == Some(key));
+        b += usize::from(key_b == Some(key));
+    }
+    (keys, values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(list: &[(u64, f32)]) -> (u64, Body) {
+        let mut bytes = Vec::new();
+        list.iter().for_each(|(key, _)| bytes.extend_from_slice(&key.to_le_bytes()));
+        list.iter().for_each(|(_, value)| bytes.extend_from_slice(&value.to_le_bytes()));
+        (list.len() as u64, Body::new(bytes))
+    }
+
+    #[test]
+    fn a_row_of_one_part_keeps_its_bits_also_a_negative_zero() {
+        let parts = [rows(&[(1, -0.0), (5, 1.0)]), rows(&[(3, 2.0), (5, 0.5)]), rows(&[(9, 4.0)])];
+        let parts: Vec<(u64, &Body)> = parts.iter().map(|(n, body)| (*n, body)).collect();
+        let Sum::Rows(keys, values) = add_rows(&parts, 1, &[(0, 1), (0, 2)], 0) else { panic!() };
+        assert_eq!(keys, [1, 3, 5, 9]);
+        let bits: Vec<u32> = values.iter().map(|value| value.to_bits()).collect();
+        let wanted = [-0.0f32, 2.0, 1.5, 4.0].map(f32::to_bits);
+        assert_eq!(bits, wanted);
+    }
+
+    #[test]
+    fn joins_are_done_in_their_order() {
+        let body = |value: f32| Body::new(value.to_le_bytes().to_vec());
+        let bodies = [body(1.0), body(2.0f32.powi(-24)), body(2.0f32.powi(-24))];
+        let parts = || bodies.iter().map(|body| (1, body.clone())).collect::<Vec<_>>();
+        assert_eq!(add_dense(parts(), &[(0, 1), (0, 2)], 0), Sum::Dense(body(1.0)));
+        let together = 1.0 + 2.0f32.powi(-23);
+        assert_eq!(add_dense(parts(), &[(1, 2), (0, 1)], 0), Sum::Dense(body(together)));
+        assert_eq!(add_scalars(vec![1.0, 2.0, 4.0], &[(0, 1), (0, 2)], 0), 7.0);
+    }
+}

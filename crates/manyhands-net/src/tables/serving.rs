@@ -1,0 +1,545 @@
+//! A server of tables on links: one thread with a door, a link to the director, links of clients and other servers.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::calls::{Bell, Calls};
+use super::client::pump;
+use super::error::TableError;
+use super::history::{HistoryWriter, Record};
+use super::identity::{ClientId, ServerId};
+use super::line::Line;
+use super::message::{Body, FromDirector, FromServer, Reach, ToDirector, ToServer, VERSION, Who};
+use super::network::Network;
+use super::rules::Rules;
+use super::server::{Action, Event, Server};
+use crate::host::random_number;
+use crate::transport::wait::{Interest, Waiting};
+
+/// How often the director hears that this server is alive.
+const BEAT: Duration = Duration::from_millis(200);
+/// Between two calls of a director or server that is not there.
+const CALL_AGAIN: Duration = Duration::from_millis(20);
+/// How long what was said last may take to leave.
+const LINGER: Duration = Duration::from_millis(500);
+/// The most links of clients and other servers.
+const MOST_LINKS: usize = 4096;
+
+/// What a server needs to know.
+pub struct ServerSettings {
+    /// What people call it.
+    pub name: String,
+    /// Where the director is reached.
+    pub director: Reach,
+    /// The rules that it knows.
+    pub rules: Rules,
+    /// Bytes that it may use for tables.
+    pub memory_limit: u64,
+    /// How long joining may take.
+    pub deadline: Duration,
+    /// Where it writes at the end how its shards stand.
+    pub history: Option<HistoryWriter>,
+}
+
+impl ServerSettings {
+    /// A server with the built-in rules, which may use four fifths of the memory that the machine has free now.
+    pub fn new(name: impl Into<String>, director: Reach) -> ServerSettings {
+        ServerSettings {
+            name: name.into(),
+            director,
+            rules: Rules::with_built_in(),
+            memory_limit: free_memory().map_or(u64::MAX, |free| free / 5 * 4),
+            deadline: Duration::from_secs(60),
+            history: None,
+        }
+    }
+}
+
+/// Bytes that this machine can give without swapping, as far as it says so.
+pub fn free_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
+    let kilobytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
+/// A server that runs in a thread until it is dropped, sent away, or loses its director.
+pub struct ServerProcess {
+    id: ServerId,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    bell: Bell,
+    /// It is to end at once, without a word: as if its process had been killed.
+    stops: AtomicBool,
+    /// It is to leave in an orderly way.
+    leaves: AtomicBool,
+    n_bytes: AtomicU64,
+    ended: Mutex<Option<Result<(), TableError>>>,
+}
+
+impl ServerProcess {
+    /// Joins a director, and serves.
+    pub fn start(
+        network: Arc<dyn Network>,
+        settings: ServerSettings,
+    ) -> Result<ServerProcess, TableError> {
+        let failed = |what: String| TableError::NoLink { who: "the director".into(), what };
+        let system = |error: std::io::Error| failed(error.to_string());
+        let bell = Bell::new().map_err(system)?;
+        let door = format!("tables/server/{:016x}/", random_number().map_err(system)?);
+        let calls = Calls::listening(Arc::clone(&network), bell.clone(), &door).map_err(system)?;
+        let until = Instant::now() + settings.deadline;
+        let (director, id) = join(&*network, &settings, network.reach(&door), until)?;
+        let shared = Arc::new(Shared {
+            bell: bell.clone(),
+            stops: AtomicBool::new(false),
+            leaves: AtomicBool::new(false),
+            n_bytes: AtomicU64::new(0),
+            ended: Mutex::new(None),
+        });
+        let serving = Serving {
+            shared: Arc::clone(&shared),
+            start: Instant::now(),
+            name: settings.name,
+            server: Server::new(id, settings.rules, settings.memory_limit),
+            calls,
+            links: vec![Some(Link { peer: Peer::Director, line: director })],
+            reaches: BTreeMap::new(),
+            wanted: BTreeMap::new(),
+            waiting: Waiting::new(),
+            next_beat: Instant::now(),
+            next_call: BTreeMap::new(),
+            history: settings.history,
+            is_over: None,
+            has_asked_to_leave: false,
+        };
+        let thread = std::thread::Builder::new().name(format!("tables {id}"));
+        let thread = thread.spawn(move || serving.run()).map_err(system)?;
+        Ok(ServerProcess { id, shared, thread: Some(thread) })
+    }
+
+    /// Who it is.
+    pub fn id(&self) -> ServerId {
+        self.id
+    }
+
+    /// Bytes that its tables take.
+    pub fn n_bytes(&self) -> u64 {
+        self.shared.n_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Asks to leave in an orderly way: its shards move first. Then it ends by itself.
+    pub fn leave(&self) {
+        self.shared.leaves.store(true, Ordering::Relaxed);
+        self.shared.bell.ring();
+    }
+
+    /// Whether it has ended, and how: in order, or since the director is gone or does not want it.
+    pub fn ended(&self) -> Option<Result<(), TableError>> {
+        let ended = self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
+            true => Some(ended.unwrap_or(Ok(()))),
+            false => ended,
+        }
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        self.shared.stops.store(true, Ordering::Relaxed);
+        self.shared.bell.ring();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Calls the director and joins.
+fn join(
+    network: &dyn Network,
+    settings: &ServerSettings,
+    reach: Reach,
+    until: Instant,
+) -> Result<(Line, ServerId), TableError> {
+    let failed = |what: String| TableError::NoLink { who: "the director".into(), what };
+    let link = loop {
+        match network.call(&settings.director, until, &|| false) {
+            Ok(link) => break link,
+            Err(error) if Instant::now() + CALL_AGAIN > until => {
+                return Err(failed(error.to_string()));
+            }
+            Err(_) => std::thread::sleep(CALL_AGAIN),
+        }
+    };
+    let mut lines = [Some(Line::new(link))];
+    let hello = ToDirector::JoinAsServer {
+        version: VERSION,
+        name: settings.name.clone(),
+        reach,
+        memory_limit: settings.memory_limit,
+    };
+    if let [Some(line)] = &mut lines {
+        line.queue(&hello, None).map_err(|error| failed(error.to_string()))?;
+    }
+    let mut waiting = Waiting::new();
+    while Instant::now() < until {
+        let [Some(line)] = &mut lines else { break };
+        line.push().map_err(|error| failed(error.to_string()))?;
+        match line.next::<FromDirector>(&mut false).map_err(|error| failed(error.to_string()))? {
+            Some((FromDirector::WelcomeServer { id }, _)) => {
+                let [Some(line)] = lines else { break };
+                return Ok((line, id));
+            }
+            Some((FromDirector::Unwelcome { error }, _)) => return Err(error),
+            Some(_) => {}
+            None => {
+                let interest = line.interest();
+                let _ = waiting.wait(&mut lines, |_| interest, None, until);
+            }
+        }
+    }
+    Err(TableError::Deadline {
+        what: "joining as a server".into(),
+        waits_for: "the director has not answered".into(),
+        after: settings.deadline,
+    })
+}
+
+/// Who is at the other end of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Peer {
+    Director,
+    /// It has called and not said who it is.
+    Unknown,
+    Client(ClientId),
+    /// A first holder that made the link.
+    First(ServerId),
+    /// A copy that this server called.
+    Copy(ServerId),
+}
+
+struct Link {
+    peer: Peer,
+    line: Line,
+}
+
+impl std::ops::Deref for Link {
+    type Target = dyn crate::transport::Link;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.line
+    }
+}
+
+impl std::ops::DerefMut for Link {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut *self.line
+    }
+}
+
+/// What came on a link.
+enum Came {
+    Asked(ToServer, Option<Body>),
+    Answered(FromServer),
+    Directed(FromDirector),
+}
+
+struct Serving {
+    shared: Arc<Shared>,
+    start: Instant,
+    name: String,
+    server: Server,
+    calls: Calls<ServerId>,
+    /// The first is the director's.
+    links: Vec<Option<Link>>,
+    reaches: BTreeMap<ServerId, Reach>,
+    /// Servers to which links are wanted, and whether there is one or a call underway.
+    wanted: BTreeMap<ServerId, bool>,
+    waiting: Waiting,
+    next_beat: Instant,
+    next_call: BTreeMap<ServerId, Instant>,
+    history: Option<HistoryWriter>,
+    is_over: Option<Result<(), TableError>>,
+    has_asked_to_leave: bool,
+}
+
+impl Serving {
+    fn run(mut self) {
+        while !self.shared.stops.load(Ordering::Relaxed) && self.is_over.is_none() {
+            self.take_calls();
+            let mut moved = false;
+            for place in 0..self.links.len() {
+                moved |= self.pump(place);
+            }
+            self.tick();
+            if moved {
+                self.waiting.progressed();
+                continue;
+            }
+            let interests: Vec<Interest> = self.links.iter().map(interest).collect();
+            let next_call = self.next_call.values().min().copied().unwrap_or(self.next_beat);
+            let until = self.next_beat.min(next_call);
+            let bell = self.shared.bell.clone();
+            // A link that fails is found by the next pump.
+            let _ = self.waiting.wait(
+                &mut self.links,
+                |place| interests[place],
+                Some(bell.as_fd()),
+                until,
+            );
+            bell.silence();
+        }
+        if !self.shared.stops.load(Ordering::Relaxed) {
+            self.linger();
+        }
+        let ended = self.is_over.take().unwrap_or(Ok(()));
+        self.record_end();
+        *self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended);
+    }
+
+    /// What was said last still leaves.
+    fn linger(&mut self) {
+        let until = Instant::now() + LINGER;
+        while Instant::now() < until
+            && self.links.iter_mut().flatten().any(|link| !link.line.is_sent())
+        {
+            for link in self.links.iter_mut().flatten() {
+                let _ = link.line.push();
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Writes how the shards stand that this server answers for.
+    fn record_end(&self) {
+        let Some(history) = &self.history else { return };
+        for standing in self.server.standings().into_iter().filter(|standing| standing.is_first) {
+            let numbers = standing.numbers.into_iter().collect();
+            let (place, version) = (standing.place, standing.version);
+            history.write(&Record::End { place, version, numbers });
+        }
+    }
+
+    fn take_calls(&mut self) {
+        while let Some(link) = self.calls.next_incoming() {
+            if self.links.iter().flatten().count() < MOST_LINKS {
+                self.add_link(Link { peer: Peer::Unknown, line: Line::new(link) });
+            }
+        }
+        while let Some((server, called)) = self.calls.next_called() {
+            let who = Who::Server(self.server.id());
+            let hello = ToServer::Hello { version: VERSION, who, name: self.name.clone() };
+            let line = called.ok().and_then(|link| {
+                let mut line = Line::new(link);
+                line.queue(&hello, None).ok()?;
+                Some(line)
+            });
+            match line {
+                Some(line) if self.wanted.contains_key(&server) => {
+                    self.add_link(Link { peer: Peer::Copy(server), line });
+                    self.handle(Event::Linked(server));
+                }
+                _ => self.call_later(server),
+            }
+        }
+    }
+
+    fn add_link(&mut self, link: Link) {
+        match self.links.iter_mut().skip(1).find(|place| place.is_none()) {
+            Some(place) => *place = Some(link),
+            None => self.links.push(Some(link)),
+        }
+    }
+
+    /// Calls a copy again in a moment, if it is still wanted.
+    fn call_later(&mut self, server: ServerId) {
+        if let Some(is_called) = self.wanted.get_mut(&server) {
+            *is_called = false;
+            self.next_call.insert(server, Instant::now() + CALL_AGAIN);
+        }
+    }
+
+    fn call(&mut self, server: ServerId) {
+        self.next_call.remove(&server);
+        let Some(is_called) = self.wanted.get_mut(&server) else { return };
+        let Some(reach) = self.reaches.get(&server) else { return };
+        if !std::mem::replace(is_called, true) {
+            self.calls.call(server, reach.clone());
+        }
+    }
+
+    fn tick(&mut self) {
+        let now = Instant::now();
+        let due: Vec<ServerId> = self
+            .next_call
+            .iter()
+            .filter(|(_, at)| **at <= now)
+            .map(|(server, _)| *server)
+            .collect();
+        due.into_iter().for_each(|server| self.call(server));
+        if self.shared.leaves.load(Ordering::Relaxed) && !self.has_asked_to_leave {
+            self.has_asked_to_leave = true;
+            self.perform(vec![Action::ToDirector(ToDirector::Leave)]);
+        }
+        if now >= self.next_beat {
+            self.next_beat = now + BEAT;
+            self.handle(Event::Tick);
+            let n_bytes = self.server.n_bytes();
+            self.shared.n_bytes.store(n_bytes, Ordering::Relaxed);
+            self.perform(vec![Action::ToDirector(ToDirector::Beat { n_bytes })]);
+        }
+    }
+
+    /// Moves what moves on one link. Whether anything did.
+    fn pump(&mut self, place: usize) -> bool {
+        let Some(link) = self.links[place].as_mut() else { return false };
+        let mut came = Vec::new();
+        let pumped = match link.peer {
+            Peer::Director => pump(&mut link.line, |message, _| came.push(Came::Directed(message))),
+            Peer::Copy(_) => pump(&mut link.line, |message, _| came.push(Came::Answered(message))),
+            Peer::Unknown | Peer::Client(_) | Peer::First(_) => {
+                pump(&mut link.line, |message, body| came.push(Came::Asked(message, body)))
+            }
+        };
+        for came in came {
+            self.came(place, came);
+        }
+        match pumped {
+            Ok(moved) => moved,
+            Err(reason) => {
+                self.lost(place, reason);
+                true
+            }
+        }
+    }
+
+    fn came(&mut self, place: usize, came: Came) {
+        let Some(peer) = self.links[place].as_ref().map(|link| link.peer) else { return };
+        match (peer, came) {
+            (Peer::Director, Came::Directed(message)) => self.directed(message),
+            (Peer::Copy(server), Came::Answered(FromServer::Followed(message))) => {
+                self.handle(Event::FromCopy { server, message });
+            }
+            (Peer::Unknown, Came::Asked(ToServer::Hello { version, who, name }, _)) => {
+                self.hello(place, version, who, name);
+            }
+            (Peer::Client(client), Came::Asked(message, body)) => {
+                self.handle(Event::FromClient { client, message, body });
+            }
+            (Peer::First(server), Came::Asked(ToServer::Follow(message), body)) => {
+                self.handle(Event::FromFirst { server, message, body });
+            }
+            // Whoever says what cannot be is left.
+            _ => self.links[place] = None,
+        }
+    }
+
+    fn hello(&mut self, place: usize, version: u32, who: Who, name: String) {
+        if version != VERSION {
+            let ours = VERSION;
+            let error = TableError::OtherVersion { who: name, theirs: version, ours };
+            if let Some(link) = &mut self.links[place] {
+                let _ = link.line.queue(&FromServer::Unwelcome { error }, None);
+                let _ = link.line.push();
+            }
+            self.links[place] = None;
+            return;
+        }
+        let peer = match who {
+            Who::Client(client) => Peer::Client(client),
+            Who::Server(server) => Peer::First(server),
+        };
+        // Who calls again has lost the link before.
+        for link in &mut self.links {
+            if link.as_ref().is_some_and(|link| link.peer == peer) {
+                *link = None;
+            }
+        }
+        if let Some(link) = &mut self.links[place] {
+            link.peer = peer;
+        }
+        if let Who::Client(client) = who {
+            self.handle(Event::Named { client, name });
+        }
+    }
+
+    fn directed(&mut self, message: FromDirector) {
+        if let FromDirector::Server { id, reach, .. } = &message {
+            self.reaches.insert(*id, reach.clone());
+            self.call(*id);
+        }
+        self.handle(Event::FromDirector(message));
+    }
+
+    fn lost(&mut self, place: usize, reason: String) {
+        let Some(link) = self.links[place].take() else { return };
+        match link.peer {
+            Peer::Director => {
+                self.is_over.get_or_insert(Err(TableError::DirectorLost { reason }));
+            }
+            Peer::Copy(server) => {
+                self.handle(Event::Unlinked(server));
+                self.call_later(server);
+            }
+            Peer::Unknown | Peer::Client(_) | Peer::First(_) => {}
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        let actions = self.server.handle(self.start.elapsed(), event);
+        self.perform(actions);
+    }
+
+    fn perform(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::ToClient { client, message, body } => {
+                    self.send(Peer::Client(client), &message, body);
+                }
+                Action::ToCopy { server, message, body } => {
+                    self.send(Peer::Copy(server), &ToServer::Follow(message), body);
+                }
+                Action::ToFirst { server, message } => {
+                    self.send(Peer::First(server), &FromServer::Followed(message), None);
+                }
+                Action::ToDirector(message) => self.send(Peer::Director, &message, None),
+                Action::LinkTo(server) => {
+                    self.wanted.entry(server).or_insert(false);
+                    self.call(server);
+                }
+                Action::Unlink(server) => {
+                    self.wanted.remove(&server);
+                    self.next_call.remove(&server);
+                    self.reaches.remove(&server);
+                    self.handle(Event::Unlinked(server));
+                    for link in &mut self.links {
+                        if link.as_ref().is_some_and(|link| link.peer == Peer::Copy(server)) {
+                            *link = None;
+                        }
+                    }
+                }
+                Action::End => {
+                    self.is_over.get_or_insert(Ok(()));
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, to: Peer, message: &impl serde::Serialize, body: Option<Body>) {
+        let link = self.links.iter_mut().flatten().find(|link| link.peer == to);
+        if let Some(link) = link {
+            // A line that fails is found by the next pump.
+            let _ = link.line.queue(message, body);
+        }
+    }
+}
+
+fn interest(link: &Option<Link>) -> Interest {
+    link.as_ref().map_or(Interest::Nothing, |link| link.line.interest())
+}

@@ -1,0 +1,11 @@
+//! Parameter tables: the real loops on every kind of link, and simulated schedules with the checker on every one.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on should stop there
+
+mod chance;
+mod cluster;
+mod errors;
+mod real;
+mod script;
+mod simulation;
+mod world;

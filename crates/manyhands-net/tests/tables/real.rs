@@ -1,0 +1,184 @@
+//! The real loops on every kind of link.
+
+use manyhands_net::tables::client::StepPart;
+use manyhands_net::tables::rules::RuleSpec;
+use manyhands_net::tables::spec::{Consistency, TableSpec};
+use manyhands_net::tables::store::RowInit;
+
+use crate::cluster::{ALL, Cluster, Kind};
+
+fn spec(spec: TableSpec, consistency: Consistency, replication: usize) -> TableSpec {
+    TableSpec { consistency, replication, ..spec }
+}
+
+#[test]
+fn what_is_pushed_is_pulled_on_every_kind_of_link() {
+    for kind in ALL {
+        let cluster = Cluster::new(kind, 2);
+        let tables = cluster.client("w0");
+        let dense = spec(TableSpec::dense(100_000), Consistency::Async, 2);
+        let table = tables.open("dense", dense).unwrap();
+        let values: Vec<f32> = (0..100_000).map(|n| n as f32).collect();
+        table.push(0..100_000usize, &values).unwrap().wait().unwrap();
+        table.push(10_000..30_000usize, &values[..20_000]).unwrap().detach();
+        let mut out = vec![0.0; 50_000];
+        table.pull(5_000..55_000usize, &mut out).unwrap().wait().unwrap();
+        for (n, found) in (5_000..55_000).zip(&out) {
+            let more = if (10_000..30_000).contains(&n) { n - 10_000 } else { 0 };
+            assert_eq!(*found, (n + more) as f32, "{kind:?} {n}");
+        }
+        let rows = spec(TableSpec::rows(3, RowInit::Constant(0.5)), Consistency::Async, 2);
+        let table = tables.open("rows", rows).unwrap();
+        let keys: Vec<u64> = (0..1000).map(|n| n * n * 977).collect();
+        let values: Vec<f32> = (0..3000).map(|n| n as f32).collect();
+        table.push(&keys, &values).unwrap().wait().unwrap();
+        let mut out = vec![0.0; 6];
+        table.pull(&[keys[2], keys[999] + 1], &mut out).unwrap().wait().unwrap();
+        assert_eq!(out, [6.5, 7.5, 8.5, 0.5, 0.5, 0.5]);
+        tables.flush().unwrap();
+    }
+}
+
+#[test]
+fn a_step_is_the_sum_along_the_tree_whoever_brings_what() {
+    let n = 20_000usize;
+    let grain = |grain: usize| -> Vec<f32> {
+        (0..n).map(|i| ((i * 31 + grain * 17) % 1000) as f32 * 1.000_1e-3).collect()
+    };
+    let add = |a: &[f32], b: &[f32]| -> Vec<f32> { a.iter().zip(b).map(|(a, b)| a + b).collect() };
+    let wanted = {
+        let [a, b, c] = [grain(0), grain(1), grain(2)];
+        add(&add(&a, &b), &c)
+    };
+    for kind in [Kind::InProcess, Kind::Tcp] {
+        let cluster = Cluster::new(kind, 2);
+        let all = spec(TableSpec::dense(n as u64), Consistency::Bsp, 2);
+        let part = |step, grains: std::ops::Range<usize>| StepPart {
+            step,
+            grains,
+            n_grains: 3,
+            rate: 1.0,
+            divisor: 1.0,
+        };
+        std::thread::scope(|scope| {
+            for worker in 0..2 {
+                let (cluster, all, wanted) = (&cluster, all.clone(), &wanted);
+                scope.spawn(move || {
+                    let tables = cluster.client(&format!("w{worker}"));
+                    let table = tables.open("weights", all).unwrap();
+                    for step in 0..5 {
+                        let mine = match (worker + step as usize) % 2 {
+                            0 => (0..2, add(&grain(0), &grain(1))),
+                            _ => (2..3, grain(2)),
+                        };
+                        table.push_part(&part(step, mine.0), 0..n, &mine.1).unwrap().detach();
+                        let mut out = vec![0.0; n];
+                        table.pull_at(step + 1, 0..n, &mut out).unwrap().wait().unwrap();
+                        let mut sum = vec![0.0; n];
+                        (0..=step).for_each(|_| sum = add(&sum, wanted));
+                        assert_eq!(out, sum);
+                    }
+                    tables.flush().unwrap();
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn a_lost_server_costs_nothing_that_was_acknowledged() {
+    for kind in ALL {
+        let mut cluster = Cluster::new(kind, 2);
+        let tables = cluster.client("w0");
+        let rows = spec(TableSpec::rows(1, RowInit::Zeros), Consistency::Async, 2);
+        let table = tables.open("counts", rows).unwrap();
+        let keys: Vec<u64> = (0..500).collect();
+        let mut n_pushed = 0;
+        for round in 0..40 {
+            for _ in 0..5 {
+                table.push(&keys, &[1.0; 500]).unwrap().detach();
+                n_pushed += 1;
+            }
+            if round % 10 == 9 {
+                cluster.settled();
+                let lost = cluster.servers.iter_mut().find(|server| server.is_some()).unwrap();
+                // Pushes are underway.
+                drop(lost.take());
+                cluster.add_server();
+            }
+        }
+        tables.flush().unwrap();
+        let mut out = vec![0.0; 500];
+        table.pull(&keys, &mut out).unwrap().wait().unwrap();
+        assert_eq!(out, vec![n_pushed as f32; 500], "{kind:?}");
+    }
+}
+
+#[test]
+fn ssp_workers_are_at_most_a_bound_apart() {
+    let cluster = Cluster::new(Kind::InProcess, 2);
+    let n_workers = 3;
+    let ssp = Consistency::Ssp { staleness: 2 };
+    let all = TableSpec { rule: RuleSpec::Add, ..spec(TableSpec::dense(5000), ssp, 1) };
+    let barrier = std::sync::Barrier::new(n_workers);
+    std::thread::scope(|scope| {
+        for worker in 0..n_workers {
+            let (cluster, all, barrier) = (&cluster, all.clone(), &barrier);
+            scope.spawn(move || {
+                let tables = cluster.client(&format!("w{worker}"));
+                let table = tables.open("t", all).unwrap();
+                barrier.wait();
+                for clock in 0..60u64 {
+                    let mut out = vec![0.0; 5000];
+                    table.pull(0..5000usize, &mut out).unwrap().wait().unwrap();
+                    // All pushes of clocks before clock - 2, and the own ones.
+                    let least = clock.saturating_sub(2) * (n_workers as u64 - 1) + clock;
+                    assert!(out.iter().all(|value| *value >= least as f32), "{clock}: {}", out[0]);
+                    table.push(0..5000usize, &[1.0; 5000]).unwrap().detach();
+                    table.clock().unwrap();
+                }
+                tables.flush().unwrap();
+            });
+        }
+    });
+}
+
+#[test]
+fn filters_move_fewer_bytes_and_lose_nothing_in_the_long_run() {
+    use manyhands_net::tables::spec::PushTraffic;
+    use manyhands_net::tables::traffic::rounding::Rounding;
+    for rounding in [Rounding::None, Rounding::F16, Rounding::EightBit] {
+        let cluster = Cluster::new(Kind::InProcess, 2);
+        let tables = cluster.client("w0");
+        let traffic = PushTraffic { rounding, zero_runs: true };
+        let dense = spec(TableSpec::dense(20_000), Consistency::Async, 2);
+        let rows = spec(TableSpec::rows(4, RowInit::Zeros), Consistency::Async, 2);
+        let dense = tables.open("dense", TableSpec { traffic, ..dense }).unwrap();
+        let rows = tables.open("rows", TableSpec { traffic, ..rows }).unwrap();
+        // Mostly zeros, as gradients of embeddings are.
+        let values: Vec<f32> =
+            (0..20_000).map(|n| if n % 64 == 0 { 0.1 + n as f32 * 1e-5 } else { 0.0 }).collect();
+        let keys: Vec<u64> = (0..5_000).map(|n| n * 3).collect();
+        for _ in 0..50 {
+            dense.push(0..20_000usize, &values).unwrap().detach();
+            rows.push(&keys, &values).unwrap().detach();
+        }
+        tables.flush().unwrap();
+        for (table, out) in [(&dense, &mut vec![0.0; 20_000]), (&rows, &mut vec![0.0; 20_000])] {
+            match table.name() {
+                "dense" => table.pull(0..20_000usize, out).unwrap().wait().unwrap(),
+                _ => table.pull(&keys, out).unwrap().wait().unwrap(),
+            }
+            for (found, value) in out.iter().zip(&values) {
+                let wanted = 50.0 * value;
+                assert!(
+                    (found - wanted).abs() <= 2e-3 + wanted * 1e-3,
+                    "{rounding:?} {found} {wanted}"
+                );
+            }
+            assert!(table.saved().n_bytes() > 0);
+        }
+        let saved = dense.saved();
+        assert!(saved.after * 4 < saved.before, "{rounding:?} {saved:?}");
+    }
+}
