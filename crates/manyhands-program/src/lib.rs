@@ -42,6 +42,7 @@ mod passes;
 mod program;
 mod row_tables;
 mod shape;
+mod shard_update;
 mod tensor;
 mod text;
 mod training;
@@ -72,6 +73,7 @@ pub use passes::{
 pub use program::{Node, Output, Program, Update, ValueId};
 pub use row_tables::{RowTable, row_tables};
 pub use shape::{MAX_ELEMENTS, Shape, TensorType};
+pub use shard_update::{SHARD_VALUE, ShardUpdate, Uncut, shard_update, without_updates};
 pub use tensor::{Element, Tensor};
 pub use training::{
     LOSS, RATE, RunningStatistics, STEP, StepSize, Training, add_sized_training_step,

@@ -215,6 +215,13 @@ impl StepExecutor {
         self.write_checked(buffer, name, "parameter", value)
     }
 
+    /// As [`StepExecutor::set_parameter`], from little-endian bytes of exactly its size. Allocates nothing.
+    pub fn write_parameter(&mut self, name: &str, bytes: &[u8]) -> Result<(), DeviceError> {
+        let buffer =
+            *self.resources.parameters.get(name).ok_or_else(|| no_such("parameter", name))?;
+        self.resources.device.write(buffer, bytes)
+    }
+
     /// The device that it runs on.
     pub fn device_mut(&mut self) -> &mut dyn Device {
         self.resources.device.as_mut()
