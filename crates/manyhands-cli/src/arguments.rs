@@ -33,6 +33,7 @@ pub(crate) enum Command {
     Doctor(Doctor),
     Coordinator(Coordinator),
     Worker(Worker),
+    Server(Server),
     Status(Status),
     #[command(subcommand)]
     Bench(Bench),
@@ -214,6 +215,39 @@ pub(crate) struct Worker {
     pub quiet: bool,
 }
 
+/// Lend this machine's memory to a cluster.
+///
+/// Joins a coordinator, at any time, and holds parameters of jobs whose strategy is `parameter_server`: workers push gradients to it and pull the new
+/// values. Parameters move to it while training goes on, and away from it before it leaves (Ctrl-C). When it is killed, other servers have what it had, unless the job says
+/// `replication = 1`.
+#[derive(Args)]
+pub(crate) struct Server {
+    /// Where the coordinator is.
+    #[arg(long, value_name = "ADDRESS")]
+    pub join: String,
+    /// The file with the secret of the cluster; the variable MANYHANDS_SECRET unless said.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub secret: Option<PathBuf>,
+    /// The address of this machine on which others reach it. The one from which it reaches the coordinator unless said.
+    #[arg(long, value_name = "IP")]
+    pub bind: Option<IpAddr>,
+    /// What people call it. The name of the machine and the number of the process unless said.
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Megabytes that parameters may take. Nine tenths of the memory that is free unless said.
+    #[arg(long, value_name = "MB")]
+    pub memory: Option<u64>,
+    /// How it links to others.
+    #[arg(long, value_name = "KIND", default_value = "auto")]
+    pub transport: Transport,
+    /// End when the process that started it ends.
+    #[arg(long, hide = true)]
+    pub with_parent: bool,
+    /// Show errors only.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
 /// How workers are linked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 #[value(rename_all = "snake_case")]
@@ -247,6 +281,54 @@ pub(crate) struct Status {
 pub(crate) enum Bench {
     Train(BenchTrain),
     Collectives(BenchCollectives),
+    Tables(BenchTables),
+    History(BenchHistory),
+    Consistency(BenchConsistency),
+}
+
+/// Measure how long a job takes with stragglers, by how its workers wait for each other.
+///
+/// Workers sleep three quarters of the time, a straggler two thirds of its time more, so that few cores hold four of them. One line for each case (no straggler, one
+/// always, one after the other, in bursts) and setting (bsp with equal shares, ssp 1 to 16, adaptive, async): seconds, also relative to bsp, the share of the time in which workers
+/// waited, and what was reached.
+#[derive(Args)]
+pub(crate) struct BenchConsistency {
+    /// The job: a TOML or JSON file, with validation data.
+    #[arg(value_name = "JOB", value_hint = ValueHint::FilePath)]
+    pub job: PathBuf,
+    /// Worker processes.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub workers: usize,
+    /// Servers of parameters.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub servers: usize,
+    /// What is to be reached on the validation data, such as accuracy=0.85.
+    #[arg(long, value_name = "METRIC=VALUE")]
+    pub target: Option<String>,
+    /// Only settings whose names begin with this, such as ssp.
+    #[arg(long, value_name = "NAME", default_value = "")]
+    pub only: String,
+    /// Only this case: no, constant, rotating or bursty.
+    #[arg(long, value_name = "CASE")]
+    pub case: Option<String>,
+    #[command(flatten)]
+    pub overrides: Overrides,
+    /// Print one line of JSON for each run.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Check a history of parameter tables: whether every read had what its consistency promises, and nothing acknowledged was lost.
+///
+/// Workers and servers of `manyhands train --processes` append to the file that the variable MANYHANDS_HISTORY names.
+#[derive(Args)]
+pub(crate) struct BenchHistory {
+    /// The history.
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+    /// Print one line of JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Measure the all-reduce among processes of this machine: time and bandwidth per size.
@@ -278,6 +360,43 @@ pub(crate) struct BenchCollectives {
     /// A process of a measurement.
     #[arg(long, hide = true)]
     pub child: bool,
+}
+
+/// Measure parameter tables: keys and bytes per second of pushes and pulls, dense and sparse, for each consistency.
+///
+/// Servers and workers are threads of this process over real links.
+#[derive(Args)]
+pub(crate) struct BenchTables {
+    /// What carries the bytes: tcp, tcp_encrypted, shm (shared memory) or inproc (memory of this process).
+    #[arg(long, value_name = "KIND", default_value = "tcp")]
+    pub transport: String,
+    /// Servers.
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub servers: usize,
+    /// Workers.
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub workers: usize,
+    /// How many servers hold each shard.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub replication: usize,
+    /// Keys of a batch.
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub keys: usize,
+    /// Rows of the sparse table.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    pub rows: u64,
+    /// Elements of a row.
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub width: usize,
+    /// Bytes of the dense table.
+    #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
+    pub bytes: usize,
+    /// Timed rounds.
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub rounds: usize,
+    /// Print one line of JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Measure the training step of a model: samples per second, milliseconds per step, memory.

@@ -1,14 +1,18 @@
 //! `manyhands bench`.
 
-use manyhands::bench::{TrainBench, TrainReport};
+use manyhands::bench::{Setting, TrainBench, TrainReport};
+use manyhands::cluster::Straggling;
 
 use std::process::Command;
 
 use anyhow::Context;
 use manyhands::net::measure::{Settings, run_processes, serve_child};
+use manyhands::net::tables::{history, measure as table_measure};
+use serde_json::json;
 
-use crate::arguments::{BenchCollectives, BenchTrain};
+use crate::arguments::{BenchCollectives, BenchConsistency, BenchHistory, BenchTables, BenchTrain};
 use crate::exit::{Class, Failure};
+use crate::library;
 use crate::output::{print, print_json};
 
 pub(crate) fn train(arguments: &BenchTrain) -> Result<(), Failure> {
@@ -43,6 +47,53 @@ fn describe(report: &TrainReport) -> String {
     text
 }
 
+pub(crate) fn history(arguments: &BenchHistory) -> Result<(), Failure> {
+    let records = history::read(&arguments.file).context("no history to check")?;
+    let violations: Vec<String> =
+        history::check(&records).iter().map(ToString::to_string).collect();
+    if arguments.json {
+        print_json(&json!({ "records": records.len(), "violations": violations }))?;
+    }
+    match (&violations[..], arguments.json) {
+        ([], true) => Ok(()),
+        ([], false) => print(&format!("{} records: every promise is kept", records.len())),
+        ([first, ..], _) => {
+            let n = violations.len();
+            let sentence = format!("{n} promises are broken; the first: {first}");
+            Err(Failure::new(Class::Other, sentence))
+        }
+    }
+}
+
+pub(crate) fn consistency(arguments: &BenchConsistency) -> Result<(), Failure> {
+    let bench = library::consistency_bench(arguments)?;
+    let is_wanted =
+        |case: &Straggling| arguments.case.as_ref().is_none_or(|one| one == case.name());
+    for case in Straggling::ALL.into_iter().filter(is_wanted) {
+        let mut bsp = None;
+        for setting in Setting::ALL {
+            if !setting.name().starts_with(&arguments.only) && setting != Setting::Bsp {
+                continue;
+            }
+            let run = bench.run(case, setting)?;
+            let seconds = run.seconds_to_target.unwrap_or(run.seconds);
+            let relative = seconds / *bsp.get_or_insert(seconds);
+            if arguments.json {
+                print_json(&json!({ "run": run, "relative_to_bsp": relative }))?;
+                continue;
+            }
+            let last = run.last.map_or(String::new(), |last| format!(", reached {last:.4}"));
+            print(&format!(
+                "{:<9} {:<9} {seconds:7.2} s, {relative:.2} of bsp, waiting {:3.0} %{last}",
+                run.straggling,
+                run.setting,
+                100.0 * run.waiting,
+            ))?;
+        }
+    }
+    Ok(())
+}
+
 pub(crate) fn collectives(arguments: &BenchCollectives) -> Result<(), Failure> {
     if arguments.child {
         return Ok(serve_child().context("a process of a measurement")?);
@@ -74,6 +125,36 @@ pub(crate) fn collectives(arguments: &BenchCollectives) -> Result<(), Failure> {
         lines.push(format!(
             "{:>10} {median:12.1} {mean:12.1} {best:12.1} {:8.2}",
             row.n_bytes, row.bandwidth
+        ));
+    }
+    print(&lines.join("\n"))
+}
+
+pub(crate) fn tables(arguments: &BenchTables) -> Result<(), Failure> {
+    let settings = table_measure::Settings {
+        transport: by_name("--transport", &arguments.transport)?,
+        n_servers: arguments.servers,
+        n_workers: arguments.workers,
+        replication: arguments.replication,
+        n_keys: arguments.keys,
+        n_rows: arguments.rows,
+        width: arguments.width,
+        dense_bytes: arguments.bytes,
+        n_rounds: arguments.rounds,
+    };
+    let rows = table_measure::run(&settings).context("the measurement failed")?;
+    if arguments.json {
+        return print_json(&rows);
+    }
+    let mut lines = vec![format!(
+        "{:8} {:12} {:12} {:>12} {:>10} {:>12}",
+        "table", "what", "consistency", "M keys/s", "MB/s", "median us"
+    )];
+    for row in rows {
+        let (keys, bytes) = (row.keys_per_second / 1e6, row.bytes_per_second / 1e6);
+        lines.push(format!(
+            "{:8} {:12} {:12} {keys:12.2} {bytes:10.1} {:12.0}",
+            row.table, row.what, row.consistency, row.median_us
         ));
     }
     print(&lines.join("\n"))

@@ -1,16 +1,17 @@
-//! `manyhands coordinator`, `manyhands worker` and `manyhands status`.
+//! `manyhands coordinator`, `manyhands worker`, `manyhands server` and `manyhands status`.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use manyhands::Error;
 use manyhands::cluster::{
-    CoordinatorProcess, CoordinatorSettings, SECRET_VARIABLE, Secret, Status as ClusterStatus,
-    Watcher, WorkerSettings, ask_drain, ask_status, run_worker,
+    CoordinatorProcess, CoordinatorSettings, SECRET_VARIABLE, Secret, ServerSettings,
+    Status as ClusterStatus, Watcher, WorkerSettings, ask_drain, ask_status, run_server,
+    run_worker,
 };
 use manyhands::net::host::bind_towards;
 
-use crate::arguments::{Coordinator, Status, Worker};
+use crate::arguments::{Coordinator, Server, Status, Worker};
 use crate::exit::{Class, Failure};
 use crate::library::{route, secret};
 use crate::output::{print, print_json, tell};
@@ -92,6 +93,29 @@ pub(crate) fn worker(arguments: &Worker) -> Result<(), Failure> {
     };
     let quiet = arguments.quiet;
     run_worker(settings, move |sentence| {
+        if !quiet {
+            tell(sentence);
+        }
+    })?;
+    Ok(())
+}
+
+pub(crate) fn server(arguments: &Server) -> Result<(), Failure> {
+    let secret = secret(arguments.secret.as_deref())?;
+    if arguments.with_parent {
+        manyhands::cluster::end_with_parent().map_err(Error::from)?;
+    }
+    let settings = ServerSettings {
+        coordinator: arguments.join.clone(),
+        secret,
+        bind: arguments.bind.unwrap_or_else(|| bind_towards(&arguments.join)),
+        name: arguments.name.clone(),
+        memory: arguments.memory.map(|megabytes| megabytes.saturating_mul(1_000_000)),
+        route: route(arguments.transport),
+        stop: signals::stop_flag()?,
+    };
+    let quiet = arguments.quiet;
+    run_server(settings, move |sentence| {
         if !quiet {
             tell(sentence);
         }

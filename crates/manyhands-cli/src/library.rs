@@ -17,7 +17,7 @@ use manyhands::predictions::{Predicted, PredictionFormat, PredictionWriter};
 use manyhands::train::{Measures, Planned};
 use manyhands::{Error, ErrorClass, Job, Prediction, Report, Trained, Trainer};
 
-use crate::arguments::{Machine, Resume, Train, Transport};
+use crate::arguments::{BenchConsistency, Machine, Resume, Train, Transport};
 use crate::exit::{Class, Failure};
 use crate::progress::Progress;
 
@@ -53,6 +53,25 @@ fn job(path: &Path, set: &[String], seed: Option<u64>) -> Result<Job, Failure> {
     Ok(draft.job().map_err(Error::from)?)
 }
 
+/// A measurement of consistencies with a job.
+pub(crate) fn consistency_bench(
+    arguments: &BenchConsistency,
+) -> Result<manyhands::bench::ConsistencyBench, Failure> {
+    let job = job(&arguments.job, &arguments.overrides.set, None)?;
+    let target = arguments.target.as_deref().and_then(|text| {
+        let (name, value) = text.split_once('=')?;
+        Some((name.to_string(), value.parse().ok()?))
+    });
+    if let (Some(text), None) = (&arguments.target, &target) {
+        let sentence = format!("--target {text}: it should be a metric and a value: accuracy=0.85");
+        return Err(Failure::new(Class::Job, sentence));
+    }
+    let folder = arguments.job.parent().unwrap_or(Path::new("")).to_path_buf();
+    let scratch = std::env::temp_dir().join(format!("manyhands-bench-{}", std::process::id()));
+    let (n_workers, n_servers) = (arguments.workers.max(1), arguments.servers.max(1));
+    Ok(manyhands::bench::ConsistencyBench { job, folder, scratch, n_workers, n_servers, target })
+}
+
 /// Trains on this machine, or where it is said.
 fn run_on(
     mut trainer: Trainer,
@@ -83,7 +102,9 @@ fn run_on(
     let threads = machine.threads.map(NonZeroUsize::get).or(trainer.n_threads());
     let threads = threads.unwrap_or((n_cores / n_workers).max(1));
     let route = route(machine.transport);
-    let workers = LocalWorkers { n_workers, threads, program: None, route };
+    let n_servers = trainer.n_servers();
+    let workers =
+        LocalWorkers { n_workers, n_servers, threads, program: None, route, straggling: None };
     let cluster = LocalCluster::start(&workers)?;
     Ok(trainer.threads(threads).cluster(cluster.address()).run()?)
 }

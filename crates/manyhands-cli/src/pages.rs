@@ -30,6 +30,7 @@ pub(crate) fn sections(command: &str) -> Vec<Section> {
             | "check"
             | "coordinator"
             | "worker"
+            | "server"
             | "status"
     ) {
         sections.push(exit_codes());
@@ -69,6 +70,10 @@ fn examples(command: &str) -> &'static [(&'static str, &'static str)] {
                 "Have the worker gamma leave after the step at hand.",
             ),
         ],
+        "server" => &[(
+            "manyhands server --join host:7070 --secret manyhands-secret",
+            "Lend this machine's memory, to jobs whose parameters live on servers.",
+        )],
         "status" => &[(
             "manyhands status --cluster host:7070 --secret manyhands-secret",
             "Who is there, and what each does.",

@@ -70,6 +70,27 @@ pub enum Error {
         /// Those that were to be done.
         wanted: Vec<std::ops::Range<usize>>,
     },
+    /// No parameter can live on servers as the job wants it.
+    #[error("`distribute.tables.parameters` names nothing that can live on servers: {reason}")]
+    NothingOnServers {
+        /// Why.
+        reason: String,
+    },
+    /// An update that needs all workers at every step.
+    #[error("`distribute.consistency` must be \"bsp\" for this job: {reason}")]
+    OnlySynchronous {
+        /// What needs all workers.
+        reason: String,
+    },
+    /// Parameters were lost with the servers that held them.
+    #[error("parameters are lost: {reason}")]
+    ParametersLost {
+        /// Which, and with whom.
+        reason: String,
+    },
+    /// Something went wrong with parameters that live on servers.
+    #[error(transparent)]
+    Tables(Box<manyhands_net::tables::error::TableError>),
     /// A worker cannot read what it must read itself.
     #[error(
         "worker {worker} cannot read the training data, as `distribute.read = \"workers\"` asks: {reason}"
@@ -252,7 +273,9 @@ impl Error {
             | Error::Metric(_)
             | Error::Choice { .. }
             | Error::NoClasses
-            | Error::ClassWeight { .. } => ErrorClass::Job,
+            | Error::ClassWeight { .. }
+            | Error::NothingOnServers { .. }
+            | Error::OnlySynchronous { .. } => ErrorClass::Job,
             Error::Data(_)
             | Error::NoLabels
             | Error::NoTest
@@ -286,6 +309,8 @@ impl Error {
             | Error::Collective(_)
             | Error::Control(_)
             | Error::Secret(_)
+            | Error::ParametersLost { .. }
+            | Error::Tables(_)
             | Error::System(_) => ErrorClass::Cluster,
             Error::NoStep
             | Error::OtherSums { .. }
@@ -294,6 +319,12 @@ impl Error {
             | Error::Tensor(_)
             | Error::Json { .. } => ErrorClass::Other,
         }
+    }
+}
+
+impl From<manyhands_net::tables::error::TableError> for Error {
+    fn from(error: manyhands_net::tables::error::TableError) -> Error {
+        Error::Tables(Box::new(error))
     }
 }
 

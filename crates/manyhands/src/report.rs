@@ -47,6 +47,9 @@ pub struct Report {
     /// What each worker process did; empty where workers are of this process.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub workers: Vec<WorkerReport>,
+    /// Who holds parameters beside the workers, each with what it holds; empty without servers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub servers: Vec<String>,
     /// Memory in use.
     pub memory: Memory,
     /// Energy of the processor packages.
@@ -194,6 +197,9 @@ impl Report {
         lines.push(entry("set-up", &self.setup_text()));
         if !self.workers.is_empty() {
             lines.push(entry("workers", &self.workers_text()));
+        }
+        if !self.servers.is_empty() {
+            lines.push(entry("servers", &self.servers.join("; ")));
         }
         lines.push(entry("memory", &self.memory_text()));
         if let Energy::Joules(joules) = self.energy {

@@ -15,6 +15,7 @@ mod fleet;
 mod pairs;
 mod points;
 mod reading;
+mod servers;
 mod urls;
 mod words;
 

@@ -1,9 +1,11 @@
-//! Benchmarks of training steps, with the models, batches and optimizers of `bench/peers/torch_train.py`.
+//! Benchmarks: of training steps, with the models, batches and optimizers of `bench/peers/torch_train.py`, and of training with stragglers.
 
 mod cases;
+mod consistency;
 mod probe;
 mod train;
 
 pub use cases::Case;
+pub use consistency::{ConsistencyBench, ConsistencyRun, Setting};
 pub use probe::core_to_core_nanoseconds;
 pub use train::{TrainBench, TrainReport};

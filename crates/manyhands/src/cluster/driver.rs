@@ -5,7 +5,8 @@
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -19,9 +20,11 @@ use manyhands_net::membership::message::{Go, Reach, Submit};
 use manyhands_net::secure::Secret;
 use manyhands_net::station::{Route, Station, public_address};
 
-use super::programs::{DriverPlan, grain_counts, programs};
+use super::programs::{DriverPlan, ServersPlan, grain_counts, programs};
+use super::servers::TablesOfDriver;
 use super::serving::{KEPT, accept};
 use super::table::{Shared, Table};
+use super::turns::Turns;
 use super::words::WorkSeconds;
 use crate::checkpoint::NamedTensor;
 use crate::error::Error;
@@ -74,6 +77,10 @@ pub(crate) struct Remote<'a> {
     set_up: SetUp,
     /// Why the run ends before it is done.
     failure: Option<String>,
+    /// Under the strategy `parameter_server`.
+    tables: Option<TablesOfDriver>,
+    /// What its director says.
+    said: Receiver<String>,
 }
 
 impl<'a> Remote<'a> {
@@ -88,8 +95,21 @@ impl<'a> Remote<'a> {
     ) -> Result<Remote<'a>, Error> {
         let DriverPlan { n_samples, threads, .. } = *plan;
         let station = Station::open(address.bind, address.secret.clone(), address.route)?;
-        let programs = programs(recipe, plan)?;
+        let station = Arc::new(station);
+        let mut programs = programs(recipe, plan)?;
         let public = public_address(&address.coordinator, address.bind)?;
+        let (say, said) = channel();
+        let (mut tables, sentence) = match &plan.servers {
+            Some(plan) => {
+                let say = move |sentence: &str| {
+                    let _ = say.send(sentence.to_string());
+                };
+                let started = TablesOfDriver::start(&mut programs, plan, &station, public, say);
+                let (tables, sentence) = started?;
+                (tables, Some(sentence))
+            }
+            None => (None, None),
+        };
         let submit = Submit {
             name: name.to_string(),
             instance: Instance(random_number()?),
@@ -104,13 +124,16 @@ impl<'a> Remote<'a> {
             finished: steps,
             is_local: programs.local.is_some(),
             first_state: Some((steps, Arc::new(state.clone()))),
+            is_filling: tables.is_some(),
+            turns: plan.servers.as_ref().and_then(ServersPlan::drift).map(Turns::new),
+            news: sentence.into_iter().collect(),
             ..Table::default()
         };
         let shared = Arc::new(Shared {
             table: Mutex::new(table),
             changed: Condvar::new(),
             bells: Mutex::default(),
-            stop: AtomicBool::new(false),
+            stop: Arc::default(),
             programs,
             teller: OnceLock::new(),
         });
@@ -123,6 +146,9 @@ impl<'a> Remote<'a> {
             move |action| follow(&told, action),
         )?;
         let _ = shared.teller.set(follower.teller());
+        if let Some(tables) = &mut tables {
+            tables.fill(&shared, steps, state.clone())?;
+        }
         let serving = Arc::clone(&shared);
         let accepting = std::thread::Builder::new().name("driver".into());
         let accepting = Some(accepting.spawn(move || accept(&serving, &station))?);
@@ -141,6 +167,8 @@ impl<'a> Remote<'a> {
             newest: Some((steps, state)),
             set_up,
             failure: None,
+            tables,
+            said,
         })
     }
 
@@ -218,7 +246,7 @@ impl<'a> Steps<'a> for Remote<'a> {
     }
 
     fn depth(&self) -> usize {
-        DEPTH
+        self.shared.table().turns.as_ref().map_or(DEPTH, Turns::depth)
     }
 
     fn wants_samples(&self) -> bool {
@@ -232,6 +260,14 @@ impl<'a> Steps<'a> for Remote<'a> {
         self.check(&mut table)?;
         table.steps.insert(step.number, step.clone());
         table.submitted = step.number;
+        if let Some(turns) = &mut table.turns {
+            let n_grains = step.batch.n_samples().div_ceil(self.shared.programs.grain);
+            turns.submit(step.number, n_grains);
+            drop(table);
+            self.submitted.push_back(step.number);
+            self.shared.ring();
+            return Ok(());
+        }
         let is_waited_for = table.talks.values().any(|one| one.waits);
         // Before others can change what there is.
         self.follower.note(Event::InputsSent { steps: table.inputs_there() });
@@ -271,7 +307,10 @@ impl<'a> Steps<'a> for Remote<'a> {
         // Of the first step there is no loss to stand for it.
         let loss = loss.ok_or(Error::WorkersLost { step: number })?;
         let mut table = self.shared.table();
-        let slowest = table.slowest().unwrap_or(number).min(number);
+        let slowest = match table.turns {
+            Some(_) => number,
+            None => table.slowest().unwrap_or(number).min(number),
+        };
         table.steps.retain(|step, _| step + KEPT > slowest);
         Ok(loss)
     }
@@ -283,11 +322,20 @@ impl<'a> Steps<'a> for Remote<'a> {
         {
             return Ok(tensors.clone());
         }
+        if let (Some(tables), Some((_, before)), true) =
+            (&self.tables, &self.newest, self.shared.table().turns.is_some())
+        {
+            // Everything that changes is there.
+            let mut tensors = before.clone();
+            tables.overlay(steps, &mut tensors)?;
+            self.newest = Some((steps, tensors.clone()));
+            return Ok(tensors);
+        }
         // What came before was for another step.
         self.shared.table().state = None;
         self.shared.table().wanted = Some(steps);
         let give_up = Instant::now() + 3 * STATE;
-        let tensors = loop {
+        let mut tensors = loop {
             if Instant::now() >= give_up {
                 return Err(Error::WorkersLost { step: steps });
             }
@@ -304,6 +352,9 @@ impl<'a> Steps<'a> for Remote<'a> {
             }
         };
         self.shared.table().wanted = None;
+        if let Some(tables) = &self.tables {
+            tables.overlay(steps, &mut tensors)?;
+        }
         self.newest = Some((steps, tensors.clone()));
         Ok(tensors)
     }
@@ -330,8 +381,12 @@ impl<'a> Steps<'a> for Remote<'a> {
         table.work.iter().map(report).collect()
     }
 
+    fn servers(&self) -> Vec<String> {
+        self.tables.as_ref().map_or_else(Vec::new, TablesOfDriver::described)
+    }
+
     fn news(&mut self) -> Option<String> {
-        self.shared.table().news.pop_front()
+        self.said.try_recv().ok().or_else(|| self.shared.table().news.pop_front())
     }
 }
 
@@ -349,6 +404,7 @@ impl Drop for Remote<'_> {
         }
         self.shared.stop.store(true, Ordering::SeqCst);
         self.shared.ring();
+        self.tables = None;
         if let Some(thread) = self.accepting.take() {
             let _ = thread.join();
         }
@@ -369,7 +425,7 @@ fn follow(shared: &Shared, action: Action) {
             (table.members, table.members_since) = (names, steps);
             let done = table.done;
             // Who is one behind does its step again; who is further behind has only what the job started from.
-            if steps + 1 < done {
+            if steps + 1 < done && table.turns.is_none() {
                 table.lost_at = Some(done);
             }
             table.holding = is_holding.then_some(steps);

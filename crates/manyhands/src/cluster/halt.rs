@@ -11,6 +11,8 @@ pub(super) enum Halt {
     Stopped,
     /// Another cannot be reached.
     Lost(Peer, String),
+    /// Parameters were lost with the servers that held them.
+    Parameters(String),
     /// This worker itself cannot go on.
     Broken(Error),
 }

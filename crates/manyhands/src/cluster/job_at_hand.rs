@@ -6,15 +6,16 @@ use manyhands_device::{CpuDevice, Isa, PlanId, StepExecutor};
 use manyhands_net::collective::Group;
 use manyhands_net::membership::identity::{JobId, MemberId};
 use manyhands_net::membership::message::Grains;
-use manyhands_program::{DType, RATE, Role, STEP};
+use manyhands_program::{RATE, Role, STEP};
 
 use super::halt::{Halt, driver_halt};
 use super::outer::Outer;
 use super::overlap::Staging;
 use super::plane::LOSSES;
 use super::reading::Reading;
+use super::servers::TableAtHand;
 use super::shares::ranges;
-use super::sums::{ExchangeError, add, exchange_run, typed_runs};
+use super::sums::{ExchangeError, add, exchange_typed, typed_runs};
 use super::talk::Talk;
 use super::watch::{Point, Watcher};
 use super::words::{FromDriver, FromWorker, Loss, Programs, StepInputs, Work, heads};
@@ -53,6 +54,8 @@ pub(super) struct JobAtHand {
     pub(super) places: Vec<usize>,
     /// Where this worker may read samples itself.
     pub(super) reading: Option<Reading>,
+    /// Parameters that live on servers.
+    pub(super) table: Option<TableAtHand>,
 }
 
 impl JobAtHand {
@@ -99,6 +102,7 @@ impl JobAtHand {
             watcher: Watcher::none(),
             places: programs.places,
             reading: None,
+            table: None,
         })
     }
 
@@ -141,6 +145,11 @@ impl JobAtHand {
         Ok(tensors)
     }
 
+    /// Whether the driver gives turns, since workers need not wait for each other.
+    pub(super) fn takes_turns(&self) -> bool {
+        self.table.as_ref().is_some_and(|table| table.job.is_stale())
+    }
+
     /// Whether exactly the grains are held that are counted as done.
     pub(super) fn holds(&self, grains: &[Grains], to_do: &[Grains], n_grains: usize) -> bool {
         let all = ranges(grains).into_iter().flatten();
@@ -169,8 +178,10 @@ impl JobAtHand {
 
     /// Takes note of what the driver says between inputs.
     pub(super) fn note(&mut self, message: FromDriver) {
-        if let FromDriver::GiveState { steps } = message {
-            self.state_wanted = Some(steps);
+        match (message, &mut self.table) {
+            (FromDriver::GiveState { steps }, _) => self.state_wanted = Some(steps),
+            (FromDriver::BeServer, Some(table)) => table.be_server(),
+            _ => {}
         }
     }
 
@@ -180,6 +191,7 @@ impl JobAtHand {
         inputs: &StepInputs,
         number: u64,
     ) -> Result<(), Error> {
+        self.table.iter_mut().for_each(|table| table.rate = inputs.rate);
         for (name, value) in [(RATE, inputs.rate), (STEP, number as f32)] {
             if self.executor.has_input(plan, name) {
                 self.executor.write_scalar(plan, name, value)?;
@@ -197,13 +209,16 @@ impl JobAtHand {
         brings: &[Vec<Range<usize>>],
         known: Option<(&Range<usize>, &[u8])>,
     ) -> Result<(), ExchangeError> {
-        let runs = typed_runs(self.executor.sum_layout(plan)?);
         let own = &brings[group.rank()];
         if self.executor.held() != &own[..] {
             // Wrong sums would go unnoticed, so that nobody may go on from here.
             let (held, wanted) = (self.executor.held().to_vec(), own.clone());
             return Err(Error::OtherSums { held, wanted }.into());
         }
+        if let Some(table) = &mut self.table {
+            return table.exchange_rest(&mut self.executor, plan, group, (n_grains, brings));
+        }
+        let runs = typed_runs(self.executor.sum_layout(plan)?);
         let exchanged = self.executor.exchange(plan, |held, totals| {
             runs.iter().try_for_each(|(dtype, bytes)| {
                 if let Some((_, known)) = known.filter(|(run, _)| *run == bytes) {
@@ -212,21 +227,7 @@ impl JobAtHand {
                 }
                 let sums: Vec<&[u8]> = held.iter().map(|(_, sums)| &sums[bytes.clone()]).collect();
                 let totals = &mut totals[bytes.clone()];
-                match dtype {
-                    DType::F32 => exchange_run::<f32>(group, n_grains, brings, own, &sums, totals),
-                    DType::F64 => exchange_run::<f64>(group, n_grains, brings, own, &sums, totals),
-                    DType::F16 => {
-                        exchange_run::<half::f16>(group, n_grains, brings, own, &sums, totals)
-                    }
-                    DType::Bf16 => {
-                        exchange_run::<half::bf16>(group, n_grains, brings, own, &sums, totals)
-                    }
-                    DType::I32 => exchange_run::<i32>(group, n_grains, brings, own, &sums, totals),
-                    DType::I64 => exchange_run::<i64>(group, n_grains, brings, own, &sums, totals),
-                    DType::U8 | DType::Bool => {
-                        exchange_run::<u8>(group, n_grains, brings, own, &sums, totals)
-                    }
-                }
+                exchange_typed(*dtype, group, (n_grains, brings), &sums, totals)
             })
         });
         Ok(exchanged??)

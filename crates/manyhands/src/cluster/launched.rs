@@ -112,7 +112,14 @@ fn drive(
     tell_all(world, format!("{place} {}", secret.text()))?;
     let others = 1..world.size();
     let ends = others.map(|rank| end_with(world, &[0, rank])).collect::<Result<_, Error>>()?;
-    let workers = LocalWorkers { n_workers: 1, threads, program: None, route: Route::Auto };
+    let workers = LocalWorkers {
+        n_workers: 1,
+        n_servers: 0,
+        threads,
+        program: None,
+        route: Route::Auto,
+        straggling: None,
+    };
     let own_worker = LocalProcesses::start(&workers, "rank", &place.to_string(), &secret)?;
     let address =
         ClusterAddress { coordinator: place.to_string(), secret, bind, route: Route::Auto };

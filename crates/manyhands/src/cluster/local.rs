@@ -1,4 +1,4 @@
-//! A cluster on this machine: a coordinator in this process, and worker processes that it starts and, should they die, starts again.
+//! A cluster on this machine: a coordinator in this process, and processes of workers and servers that it starts and, should they die, starts again.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::process::CommandExt;
@@ -15,6 +15,7 @@ use manyhands_net::secure::{SECRET_VARIABLE, Secret};
 use manyhands_net::station::Route;
 
 use super::driver::ClusterAddress;
+use super::padding::{PADDING_VARIABLE, Straggling};
 use super::worker::PARENT_VARIABLE;
 use crate::error::Error;
 
@@ -28,12 +29,17 @@ const SHORT_LIFE: Duration = Duration::from_secs(1);
 pub struct LocalWorkers {
     /// How many.
     pub n_workers: usize,
+    /// Servers of parameters beside them.
+    pub n_servers: usize,
     /// Threads of each.
     pub threads: usize,
-    /// The program that is a worker when it is called with `worker --join ADDRESS --threads N --with-parent`: this one unless said.
+    /// The program that is a worker when it is called with `worker --join ADDRESS --threads N --with-parent`, and a server with `server` for
+    /// `worker`: this one unless said.
     pub program: Option<PathBuf>,
     /// How workers are linked.
     pub route: Route,
+    /// Which of them are slow, in measurements: then all sleep a part of the time, so that few cores hold many workers.
+    pub straggling: Option<Straggling>,
 }
 
 /// A coordinator in this process and workers beside it. They end with this.
@@ -94,8 +100,9 @@ impl LocalProcesses {
         // Workers end with the thread that starts them, so it is one that stays as long as they do.
         let watching = watching.spawn(move || {
             let mut children = Vec::new();
-            let all = (0..start.workers.n_workers)
-                .try_for_each(|place| start.child(place).map(|child| children.push(child)));
+            let n = start.workers.n_workers + start.workers.n_servers;
+            let all =
+                (0..n).try_for_each(|place| start.child(place).map(|child| children.push(child)));
             if all.is_err() {
                 stopped.store(true, Ordering::Relaxed);
             }
@@ -129,18 +136,31 @@ struct Start {
 }
 
 impl Start {
+    /// How a worker sleeps.
+    fn padding(&self, place: usize) -> Option<(&'static str, String)> {
+        let (case, n) = (self.workers.straggling?.name(), self.workers.n_workers);
+        (place < n).then(|| (PADDING_VARIABLE, format!("{case}:{place}:{n}")))
+    }
+
     fn child(&self, place: usize) -> Result<(Child, Instant), Error> {
         let route = match self.workers.route {
             Route::Auto => "auto",
             Route::Tcp => "tcp",
             Route::TcpEncrypted => "tcp_encrypted",
         };
-        let child = Command::new(&self.program)
-            .args(["worker", "--join", &self.address, "--with-parent", "--quiet"])
-            .args(["--threads", &self.workers.threads.to_string()])
-            .args(["--name", &format!("{}-{place}", self.word)])
-            .args(["--transport", route])
+        let mut command = Command::new(&self.program);
+        match place.checked_sub(self.workers.n_workers) {
+            None => command
+                .args(["worker", "--threads", &self.workers.threads.to_string()])
+                .args(["--name", &format!("{}-{place}", self.word)]),
+            Some(place) => {
+                command.args(["server", "--name", &format!("{}-server-{place}", self.word)])
+            }
+        };
+        let child = command
+            .args(["--join", &self.address, "--with-parent", "--quiet", "--transport", route])
             .env(SECRET_VARIABLE, self.secret.text())
+            .envs(self.padding(place))
             .env(PARENT_VARIABLE, std::process::id().to_string())
             // Ctrl-C is for the one who trains: it saves first, and ends them.
             .process_group(0)
@@ -189,8 +209,14 @@ mod tests {
         );
         std::fs::write(&program, script).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let workers =
-            LocalWorkers { n_workers: 2, threads: 1, program: Some(program), route: Route::Auto };
+        let workers = LocalWorkers {
+            n_workers: 2,
+            n_servers: 0,
+            threads: 1,
+            program: Some(program),
+            route: Route::Auto,
+            straggling: None,
+        };
         let asked = std::thread::spawn(move || LocalCluster::start(&workers));
         let cluster = asked.join().unwrap().unwrap();
         // Longer than the time after which a worker that died is started again.
@@ -210,7 +236,14 @@ mod tests {
     #[test]
     fn a_program_that_is_not_there_is_named() {
         let program = Some(PathBuf::from("/no/such/program"));
-        let workers = LocalWorkers { n_workers: 1, threads: 1, program, route: Route::Auto };
+        let workers = LocalWorkers {
+            n_workers: 1,
+            n_servers: 0,
+            threads: 1,
+            program,
+            route: Route::Auto,
+            straggling: None,
+        };
         let sentence = LocalCluster::start(&workers).err().unwrap().to_string();
         assert!(sentence.starts_with("cannot start a worker (/no/such/program)"), "{sentence}");
     }

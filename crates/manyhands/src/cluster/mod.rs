@@ -3,6 +3,7 @@
 //! The driver (`driver.rs`, `table.rs`, `serving.rs`) stands in for a device of its own process: the training loop hands it steps. A worker (`worker.rs`, `plane.rs`, `step.rs`, `job_at_hand.rs`) gets programs and inputs (`inputs.rs`, or reads these itself: `reading.rs`), exchanges
 //! sums with the other workers (`overlap.rs`: while it still computes) and updates its parameters. Who takes part is decided elsewhere (`manyhands_net::membership`).
 
+mod dispatch;
 mod driver;
 mod halt;
 mod inputs;
@@ -12,15 +13,18 @@ mod local;
 mod offer;
 mod outer;
 mod overlap;
+mod padding;
 mod plane;
 mod programs;
 mod reading;
+mod servers;
 mod serving;
 mod shares;
 mod step;
 mod sums;
 mod table;
 mod talk;
+mod turns;
 mod watch;
 mod words;
 mod worker;
@@ -30,7 +34,9 @@ pub(crate) use driver::Remote;
 pub use launched::{Launched, LaunchedCluster, LaunchedWorker, launched};
 pub use local::{LocalCluster, LocalWorkers};
 pub(crate) use offer::DataOffer;
+pub use padding::Straggling;
 pub(crate) use programs::DriverPlan;
+pub use servers::{ServerSettings, run_server};
 pub use talk::TalkError;
 pub use watch::{Point, Watcher};
 pub use words::WorkSeconds;

@@ -19,7 +19,9 @@ use manyhands_net::station::{Station, StationError};
 use super::halt::{Halt, driver_halt};
 use super::job_at_hand::JobAtHand;
 use super::overlap::least_seconds;
+use super::padding::Padding;
 use super::reading::Reading;
+use super::servers::TableAtHand;
 use super::shares::{Part, first_part, next_parts};
 use super::step::{StepOf, waiting_for_others};
 use super::sums::ExchangeError;
@@ -44,7 +46,7 @@ pub(super) const AHEAD: u64 = 2;
 
 /// A worker's data plane.
 pub(super) struct Plane<'a> {
-    station: Station,
+    station: Arc<Station>,
     threads: usize,
     pub(super) follower: &'a Follower<Event>,
     /// The job at hand: its driver, its programs on the device.
@@ -57,11 +59,13 @@ pub(super) struct Plane<'a> {
     data: Option<PathBuf>,
     /// What the job before has opened.
     opened: Option<Reading>,
+    /// How it sleeps, in measurements.
+    pub(super) padding: Option<Padding>,
 }
 
 impl<'a> Plane<'a> {
     pub(super) fn new(
-        station: Station,
+        station: Arc<Station>,
         threads: usize,
         follower: &'a Follower<Event>,
         (name, watcher): (String, Watcher),
@@ -77,6 +81,7 @@ impl<'a> Plane<'a> {
             watcher,
             data,
             opened: None,
+            padding: Padding::from_environment(),
         }
     }
 
@@ -134,6 +139,14 @@ impl<'a> Plane<'a> {
                 }
                 self.follower.tell(Event::Failed { view, peer, reason });
             }
+            // The driver begins again elsewhere, and this view ends with its job.
+            Halt::Parameters(reason) => {
+                if let Some(job) = &mut self.job {
+                    let lost = FromWorker::LostParameters { reason };
+                    let told = job.driver.say(&lost, &[]).and_then(|()| job.driver.push());
+                    job.driver_is_lost = told.is_err();
+                }
+            }
             Halt::Broken(_) => {}
         }
     }
@@ -170,7 +183,9 @@ impl<'a> Plane<'a> {
             Some(job) => job.meet_again(own, driver),
             None => {
                 let (offer, opened) = (programs.offer.take(), self.opened.take());
+                let table = programs.table.take();
                 let mut job = JobAtHand::new(go.job, own, driver, programs, self.threads)?;
+                job.table = table.map(|of| TableAtHand::new(of, &self.station, &self.name));
                 job.reading = offer.and_then(|offer| Reading::begin(offer, go, &self.data, opened));
                 self.job = Some(JobAtHand { watcher: self.watcher.clone(), ..job });
             }
@@ -249,6 +264,9 @@ impl Plane<'_> {
         if go.is_holding() {
             return self.hold(go.steps, stop);
         }
+        if self.job.as_ref().is_some_and(JobAtHand::takes_turns) {
+            return self.turns_of_view(go.steps, stop, drain);
+        }
         let mut group = self.meet_members(go, rank, stop)?;
         if let Some(JobAtHand { outer: Some(outer), executor, .. }) = &mut self.job {
             self.follower.note(waiting_for_others(go, rank));
@@ -323,6 +341,9 @@ impl Plane<'_> {
         let Some(job) = &mut self.job else { return Err(Halt::Stopped) };
         if !go.copiers.is_empty() {
             self.watcher.at(Point::GiveState);
+        }
+        if let Some(table) = job.table.as_ref().filter(|table| table.is_behind) {
+            return Err(Halt::Lost(Peer::Member(own), table.behind()));
         }
         let tensors = job.tensors()?;
         for copier in &go.copiers {
@@ -411,6 +432,14 @@ pub(super) fn lost_in(go: &Go, error: impl Into<ExchangeError>) -> Halt {
         }
         // A fault of this worker's own: another may do better.
         _ => Halt::Broken(error.into()),
+    }
+}
+
+/// Why a worker does not go on, where no other took part.
+pub(super) fn lost_in_own(error: ExchangeError) -> Halt {
+    match error {
+        ExchangeError::Other(error) => error.into(),
+        ExchangeError::Collective(error) => Halt::Broken(error.into()),
     }
 }
 

@@ -2,11 +2,12 @@
 
 use manyhands_net::membership::message::GrainCounts;
 
+use super::dispatch::Drift;
 use super::offer::DataOffer;
 use super::outer::LocalRule;
 use super::words::{PlanPrograms, Programs};
 use crate::error::Error;
-use crate::job::{DistributeSpec, LocalSpec, Overlap, Strategy};
+use crate::job::{Consistency, DistributeSpec, LocalSpec, OnServers, Overlap, Strategy};
 use crate::model::LABEL;
 use crate::train::{Purpose, Recipe};
 
@@ -17,6 +18,31 @@ pub(crate) struct DriverPlan {
     local: Option<LocalRule>,
     offer: Option<DataOffer>,
     overlap: Overlap,
+    /// Under the strategy `parameter_server`.
+    pub(super) servers: Option<ServersPlan>,
+}
+
+/// What a job says of servers.
+#[derive(Clone, Debug)]
+pub(super) struct ServersPlan {
+    pub(super) n_servers: usize,
+    pub(super) replication: usize,
+    pub(super) parameters: OnServers,
+    pub(super) consistency: Consistency,
+    /// The bound of `ssp`.
+    pub(super) staleness: u64,
+}
+
+impl ServersPlan {
+    /// How far workers may drift apart; none where they may not.
+    pub(super) fn drift(&self) -> Option<Drift> {
+        match self.consistency {
+            Consistency::Bsp => None,
+            Consistency::Ssp => Some(Drift::Bounded(self.staleness)),
+            Consistency::Adaptive => Some(Drift::Adaptive),
+            Consistency::Async => Some(Drift::Unbounded),
+        }
+    }
 }
 
 impl DriverPlan {
@@ -31,7 +57,14 @@ impl DriverPlan {
             LocalRule { every: steps as u64, outer, last_step: n_steps as u64 }
         });
         let (threads, overlap) = (distribute.threads, distribute.overlap);
-        DriverPlan { n_samples, threads, local, offer, overlap }
+        let servers = (distribute.strategy == Strategy::ParameterServer).then(|| ServersPlan {
+            n_servers: distribute.n_servers(),
+            replication: distribute.n_replicas(),
+            parameters: distribute.tables.clone().unwrap_or_default().parameters,
+            consistency: distribute.consistency,
+            staleness: distribute.staleness_bound(),
+        });
+        DriverPlan { n_samples, threads, local, offer, overlap, servers }
     }
 }
 
@@ -74,5 +107,6 @@ pub(super) fn programs(recipe: &Recipe, plan: &DriverPlan) -> Result<Programs, E
     let target = recipe.encoding.target().ok_or(Error::NoLabels)?;
     inputs.push((LABEL.to_string(), bytes(target)));
     let grain = recipe.grain;
-    Ok(Programs { plans, inputs, places, grain, local, threads, offer, overlap })
+    let table = None;
+    Ok(Programs { plans, inputs, places, grain, local, threads, offer, overlap, table })
 }

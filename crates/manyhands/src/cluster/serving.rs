@@ -54,11 +54,12 @@ fn serve(shared: &Shared, link: Box<dyn Link>, number: u64, name: String) {
     let connected = Connected { name: name.clone(), ..Connected::default() };
     shared.table().talks.insert(number, connected);
     let (talk, wanted) = (Talk::of_driver(link), VecDeque::new());
-    let mut serving = Serving { shared, talk, number, name, wanted };
+    let mut serving = Serving { shared, talk, number, name, wanted, is_server: false };
     // A worker that is gone is the coordinator's business.
     let _ = serving.run(&bell);
     let mut table = shared.table();
     table.talks.remove(&number);
+    table.turns.iter_mut().for_each(|turns| turns.lose(number));
     if table.talks.is_empty() {
         table.readiness.none_is_left();
     }
@@ -73,6 +74,8 @@ struct Serving<'a> {
     number: u64,
     name: String,
     wanted: VecDeque<Wanted>,
+    /// It was asked to be a server too.
+    is_server: bool,
 }
 
 /// What a worker asked for.
@@ -90,6 +93,8 @@ impl Serving<'_> {
         loop {
             let mut moved = self.give_inputs()?;
             self.ask_state()?;
+            self.ask_to_serve()?;
+            self.give_turn()?;
             moved |= self.talk.push()?;
             if let Some(message) = self.talk.hear(&mut moved)? {
                 self.take(message)?;
@@ -115,6 +120,10 @@ impl Serving<'_> {
                 self.shared.table().news.push_back(sentence);
             }
             FromWorker::CannotRead { reason } => self.note_refusal(reason),
+            FromWorker::LostParameters { reason } => {
+                self.shared.table().failed.get_or_insert(Error::ParametersLost { reason });
+                self.shared.changed.notify_all();
+            }
             FromWorker::Want { step, grains, reads } => {
                 let most = self.shared.programs.plans.iter().map(|plan| plan.n_grains).max();
                 let within = |range: &Range<usize>| Some(range.end) <= most;
@@ -128,6 +137,22 @@ impl Serving<'_> {
                 }
                 self.shared.table().readiness.one_is_ready();
                 self.wanted.push_back(Wanted { step, grains, reads });
+            }
+            FromWorker::WantsTurns => {
+                let mut table = self.shared.table();
+                table.readiness.one_is_ready();
+                table.turns.iter_mut().for_each(|turns| turns.join(self.number));
+                drop(table);
+                self.shared.ring();
+            }
+            FromWorker::TurnDone { loss, work } => {
+                let mut table = self.shared.table();
+                let own = table.work.entry(self.name.clone()).or_default();
+                own.0 += work.n_grains;
+                own.1.add(work.seconds);
+                table.turn_done(self.number, loss, work.seconds.compute);
+                drop(table);
+                self.shared.ring();
             }
             FromWorker::Done { loss, work } => {
                 let mut table = self.shared.table();
@@ -180,6 +205,10 @@ impl Serving<'_> {
     /// Sends the inputs that were asked for and are there.
     fn give_inputs(&mut self) -> Result<bool, TalkError> {
         let mut moved = false;
+        if self.shared.table().is_filling {
+            self.shared.table().talks.entry(self.number).and_modify(|own| own.waits = true);
+            return Ok(false);
+        }
         let is_local = self.shared.programs.local.is_some();
         for _ in 0..self.wanted.len() {
             let Some(wanted) = self.wanted.pop_front() else { break };
@@ -241,6 +270,30 @@ impl Serving<'_> {
         if let Some(teller) = self.shared.teller.get() {
             teller.note(Event::InputsSent { steps: table.inputs_there() });
         }
+    }
+
+    /// Gives the worker its next turn, or moves its clock on.
+    fn give_turn(&mut self) -> Result<(), TalkError> {
+        let mut table = self.shared.table();
+        let is_filling = table.is_filling;
+        let Some(turns) = table.turns.as_mut().filter(|_| !is_filling) else { return Ok(()) };
+        let Some(message) = turns.message_for(self.number) else { return Ok(()) };
+        drop(table);
+        self.talk.say(&message, &[])
+    }
+
+    /// Has this worker be a server too, where there are too few.
+    fn ask_to_serve(&mut self) -> Result<(), TalkError> {
+        let mut table = self.shared.table();
+        if self.is_server || table.n_servers_wanted == 0 {
+            return Ok(());
+        }
+        self.is_server = true;
+        table.n_servers_wanted -= 1;
+        let sentence = format!("{} holds parameters too, since a server is missing", self.name);
+        table.news.push_back(sentence);
+        drop(table);
+        self.talk.say(&FromDriver::BeServer, &[])
     }
 
     /// Asks for the state, where it is wanted and no other worker was asked.

@@ -18,6 +18,7 @@ use manyhands_program::LOSS;
 use super::halt::{Halt, driver_halt};
 use super::overlap::{Overlapped, overlapped_buckets};
 use super::plane::{Plane, lost_in};
+use super::servers::PartsOf;
 use super::shares::{Part, portions, ranges, whole_subtrees};
 use super::watch::Point;
 use super::words::{FromWorker, Loss, Work, WorkSeconds};
@@ -113,6 +114,7 @@ impl Plane<'_> {
             of.parts.iter().map(|part| whole_subtrees(of.n_grains, &part.grains)).collect();
         let layout = job.executor.sum_layout(plan)?;
         let buckets = match &job.outer {
+            None if job.table.is_some() => None,
             None => overlapped_buckets(job.overlap, go, layout, of.grain_seconds),
             Some(_) => None,
         };
@@ -140,6 +142,11 @@ impl Plane<'_> {
         };
         exchanged.map_err(|error| lost_in(go, error))?;
         let Some(job) = &mut self.job else { return Err(Halt::Stopped) };
+        // Servers wait for the parts of all, and apply the step meanwhile.
+        let parts = PartsOf { plan, number: of.number, n_grains: of.n_grains };
+        if let Some(table) = &mut job.table {
+            table.push(&mut job.executor, parts, of.stop)?;
+        }
         let known = buckets.as_ref().map(|buckets| (&buckets.bytes, staging.totals()));
         match &job.outer {
             None => job.exchange(plan, group, of.n_grains, &brings, known),
@@ -147,6 +154,9 @@ impl Plane<'_> {
         }
         .map_err(|error| lost_in(go, error))?;
         job.staging = staging;
+        if let Some(table) = &mut job.table {
+            table.pull(&mut job.executor, parts, of.stop)?;
+        }
         Ok(seconds)
     }
 
@@ -167,6 +177,9 @@ impl Plane<'_> {
             // Without a share of its own there is nothing to learn from.
             true => job.executor.forget_step(),
             false => job.executor.run_update(plan)?,
+        }
+        if let Some(table) = &mut job.table {
+            table.write_values(&mut job.executor)?;
         }
         job.held_step = None;
         // Before anything that can be stopped: the driver waits for every loss, and hears of it in the next view at the latest. Under the
@@ -224,7 +237,12 @@ impl Plane<'_> {
                 goes_on
             };
             let (executor, grains) = (&mut job.executor, std::slice::from_ref(&portion));
-            let is_last = portions.peek().is_none();
+            let (is_last, padding) = (portions.peek().is_none(), self.padding);
+            // Before they count as done, as if they had taken so long.
+            let keeps = || {
+                padding.into_iter().for_each(|padding| padding.sleep(start.elapsed()));
+                keeps()
+            };
             let is_kept = match follower.as_deref_mut().filter(|_| is_last) {
                 Some(follower) => executor.run_grains_announcing(plan, grains, follower, keeps)?,
                 None => executor.run_grains_if(plan, grains, keeps)?,

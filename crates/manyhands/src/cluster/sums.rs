@@ -66,7 +66,27 @@ pub(super) fn typed_runs(layout: &SumLayout) -> Vec<(DType, Range<usize>)> {
     runs
 }
 
-pub(super) fn exchange_run<T: manyhands_net::collective::Element>(
+/// Sums of one element type, exchanged for their totals.
+pub(super) fn exchange_typed(
+    dtype: DType,
+    group: &mut Group,
+    (n_grains, brings): (usize, &[Vec<Range<usize>>]),
+    sums: &[&[u8]],
+    totals: &mut [u8],
+) -> Result<(), CollectiveError> {
+    let own = &brings[group.rank()];
+    match dtype {
+        DType::F32 => exchange_run::<f32>(group, n_grains, brings, own, sums, totals),
+        DType::F64 => exchange_run::<f64>(group, n_grains, brings, own, sums, totals),
+        DType::F16 => exchange_run::<half::f16>(group, n_grains, brings, own, sums, totals),
+        DType::Bf16 => exchange_run::<half::bf16>(group, n_grains, brings, own, sums, totals),
+        DType::I32 => exchange_run::<i32>(group, n_grains, brings, own, sums, totals),
+        DType::I64 => exchange_run::<i64>(group, n_grains, brings, own, sums, totals),
+        DType::U8 | DType::Bool => exchange_run::<u8>(group, n_grains, brings, own, sums, totals),
+    }
+}
+
+fn exchange_run<T: manyhands_net::collective::Element>(
     group: &mut Group,
     n_grains: usize,
     brings: &[Vec<Range<usize>>],

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use manyhands_net::control::Teller;
 use manyhands_net::membership::driver::Event;
 
+use super::turns::Turns;
 use super::words::{Loss, Programs, WorkSeconds};
 use crate::checkpoint::NamedTensor;
 use crate::error::Error;
@@ -20,7 +21,7 @@ pub(super) struct Shared {
     pub(super) changed: Condvar,
     /// Rung when there is something for workers.
     pub(super) bells: Mutex<Vec<Arc<OwnedFd>>>,
-    pub(super) stop: AtomicBool,
+    pub(super) stop: Arc<AtomicBool>,
     pub(super) programs: Programs,
     /// By which threads that serve workers tell the coordinator something.
     pub(super) teller: OnceLock<Teller<Event>>,
@@ -66,6 +67,12 @@ pub(super) struct Table {
     pub(super) failed: Option<Error>,
     /// Whether a worker is ready to do steps.
     pub(super) readiness: Readiness,
+    /// Servers are not filled with the parameters yet: nobody can do a step.
+    pub(super) is_filling: bool,
+    /// How many workers are to be servers too.
+    pub(super) n_servers_wanted: usize,
+    /// Turns of workers that need not wait for each other.
+    pub(super) turns: Option<Turns>,
     /// What each worker did, by name.
     pub(super) work: BTreeMap<String, (u64, WorkSeconds)>,
 }
@@ -146,6 +153,9 @@ impl Table {
 
     /// The last step all whose inputs, and those of the steps before, are here for those who ask.
     pub(super) fn inputs_there(&self) -> u64 {
+        if self.is_filling {
+            return self.finished;
+        }
         let unread = self.being_read.values().min();
         unread.map_or(self.submitted, |step| self.submitted.min(step - 1))
     }

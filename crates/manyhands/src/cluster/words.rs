@@ -2,11 +2,13 @@
 
 use std::ops::Range;
 
+use manyhands_net::tables::message::Reach;
 use manyhands_program::{Program, Role, Tensor, TensorType};
 use serde::{Deserialize, Serialize};
 
 use super::offer::DataOffer;
 use super::outer::LocalRule;
+use super::servers::JobTable;
 use super::talk::Checked;
 use crate::checkpoint::NamedTensor;
 use crate::error::Error;
@@ -23,6 +25,12 @@ pub(super) enum FromWorker {
     Reads,
     /// It cannot read the data that was offered, or not any more.
     CannotRead { reason: String },
+    /// Parameters were lost with the servers that held them.
+    LostParameters { reason: String },
+    /// It wants turns. What it had is not done.
+    WantsTurns,
+    /// A turn is done, with the mean loss of its grains.
+    TurnDone { loss: Loss, work: Work },
     /// A step is done, and this is what it took here.
     Done { loss: Loss, work: Work },
     /// The state after so many steps, with the losses of the last of them; its tensors are beside it.
@@ -86,6 +94,14 @@ pub(super) enum FromDriver {
     State { steps: u64, tensors: Vec<TensorHead> },
     /// The state after so many steps is wanted.
     GiveState { steps: u64 },
+    /// There are too few servers: this worker is to be one too.
+    BeServer,
+    /// Where workers need not wait for each other: some grains of a step, from 1, and how many steps may be missing.
+    Turn { step: u64, grains: Range<usize>, n_grains: usize, bound: Option<u64> },
+    /// There is nothing of the steps before this one, from 1, for the worker.
+    Advance { step: u64 },
+    /// To a server: this is where the director of the job's tables is.
+    Director(Reach),
 }
 
 /// The programs of a job.
@@ -107,6 +123,8 @@ pub(super) struct Programs {
     pub(super) offer: Option<DataOffer>,
     /// Whether sums travel while others are computed.
     pub(super) overlap: Overlap,
+    /// The parameters that live on servers, under the strategy `parameter_server`.
+    pub(super) table: Option<JobTable>,
 }
 
 /// The programs of steps of one size.
@@ -171,8 +189,8 @@ const MAX_THREADS: usize = 1 << 12;
 impl Checked for FromWorker {
     fn check(&self) -> Result<(), String> {
         match self {
-            FromWorker::NeedState | FromWorker::Reads => Ok(()),
-            FromWorker::CannotRead { reason, .. } => {
+            FromWorker::NeedState | FromWorker::Reads | FromWorker::WantsTurns => Ok(()),
+            FromWorker::CannotRead { reason } | FromWorker::LostParameters { reason } => {
                 bounded("the reason", reason.len(), MAX_REASON)
             }
             FromWorker::Want { step, grains, .. } => {
@@ -182,7 +200,7 @@ impl Checked for FromWorker {
                 check_step(*step)?;
                 check_grains(grains)
             }
-            FromWorker::Done { loss, work } => {
+            FromWorker::Done { loss, work } | FromWorker::TurnDone { loss, work } => {
                 check_step(loss.step)?;
                 let WorkSeconds { input, compute, exchange, update } = work.seconds;
                 match [input, compute, exchange, update].iter().all(|s| (0.0..=1e12).contains(s)) {
@@ -209,6 +227,17 @@ impl Checked for FromDriver {
                 check_grains(grains)
             }
             FromDriver::State { steps, .. } | FromDriver::GiveState { steps } => check_step(*steps),
+            FromDriver::BeServer | FromDriver::Director(_) => Ok(()),
+            FromDriver::Advance { step } => check_step(*step),
+            FromDriver::Turn { step, grains, n_grains, .. } => {
+                check_step(*step)?;
+                bounded("the grains of a step", *n_grains, MAX_GRAINS)?;
+                bounded("the grains of a turn", grains.end, *n_grains)?;
+                match *step == 0 || grains.start >= grains.end {
+                    true => Err("a turn of no step or no grains".to_string()),
+                    false => Ok(()),
+                }
+            }
         }
     }
 }
@@ -222,6 +251,7 @@ impl Programs {
             return Err("no threads, or an exchange after no steps".to_string());
         }
         bounded("the threads", self.threads.unwrap_or(1), MAX_THREADS)?;
+        self.table.as_ref().map_or(Ok(()), |table| table.layout.check())?;
         for (name, sample_bytes) in &self.inputs {
             let grain_bytes = self.grain.saturating_mul(*sample_bytes);
             bounded(&format!("the bytes of {name} in a grain"), grain_bytes, MAX_INPUT)?;

@@ -62,6 +62,7 @@ pub fn run_worker(
     say: impl Fn(&str) + Send + Sync + 'static,
 ) -> Result<(), Error> {
     let station = Station::open(settings.bind, settings.secret.clone(), settings.route)?;
+    let station = Arc::new(station);
     let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = settings.threads.unwrap_or(n_cores);
     let name = settings.name.unwrap_or_else(|| format!("{}-{}", host_name(), std::process::id()));

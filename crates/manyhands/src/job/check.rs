@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use manyhands_data::{DataSpec, HeldOut, Source};
 use manyhands_program::Clip;
 
+use super::tables::check_tables;
 use super::{ClassWeights, DistributeSpec, Job, ModelSpec, OutputSpec, TrainSpec};
 use crate::catalog::nearest_name;
 
@@ -115,6 +116,16 @@ pub enum CheckError {
         /// What is written.
         found: char,
     },
+    /// More copies of a parameter than servers.
+    #[error(
+        "`distribute.replication` = {replication} needs as many servers, and `distribute.servers` = {n_servers}"
+    )]
+    Replication {
+        /// Servers for each parameter.
+        replication: usize,
+        /// Servers.
+        n_servers: usize,
+    },
     /// A seed that TOML cannot hold.
     #[error("`train.seed` must be below 2^63, found {found}")]
     Seed {
@@ -138,6 +149,7 @@ impl CheckError {
             CheckError::NodeTwice { .. } | CheckError::NodeOrder { .. } => "model.node",
             CheckError::LabelIsFeature { .. } => "data.features",
             CheckError::Separator { .. } => "data.separator",
+            CheckError::Replication { .. } => "distribute.replication",
             CheckError::Seed { .. } => "train.seed",
         }
     }
@@ -373,6 +385,7 @@ fn check_distribute(distribute: &DistributeSpec) -> Result<(), CheckError> {
     at_least_if_said("distribute.workers", 1, distribute.workers)?;
     at_least_if_said("distribute.threads", 1, distribute.threads)?;
     at_least_if_said("distribute.local.steps", 1, distribute.local.map(|local| local.steps))?;
+    check_tables(distribute)?;
     let Some(outer) = distribute.local.and_then(|local| local.outer) else { return Ok(()) };
     not_negative("distribute.local.outer.rate", outer.rate)?;
     not_negative("distribute.local.outer.momentum", outer.momentum)

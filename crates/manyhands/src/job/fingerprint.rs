@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use super::{Job, Strategy};
+use super::{Consistency, Job, Strategy};
 
 impl Job {
     /// The SHA-256, in hexadecimal, of the parts that change the trained model: data, model and training. How many workers
@@ -22,9 +22,14 @@ impl Job {
         // Only what departs from the bits of one worker counts.
         let local = (self.distribute.strategy == Strategy::Local)
             .then(|| ("local", serde_json::to_value(self.distribute.local.unwrap_or_default())));
+        let consistency = self.distribute.consistency;
+        let is_stale = self.distribute.strategy == Strategy::ParameterServer
+            && consistency != Consistency::Bsp;
+        let stale = is_stale.then(|| ("consistency", serde_json::to_value(consistency)));
         let whole: Map<String, Value> = parts
             .into_iter()
             .chain(local)
+            .chain(stale)
             .map(|(name, part)| (name.to_string(), sorted(part.unwrap_or_default())))
             .collect();
         let digest = Sha256::digest(Value::Object(whole).to_string());

@@ -10,6 +10,7 @@ mod parse;
 mod path;
 mod places;
 pub(crate) mod schema;
+mod tables;
 
 pub use builder::JobBuilder;
 pub use check::CheckError;
@@ -17,6 +18,8 @@ pub use error::{Advice, JobError, Place};
 pub(crate) use keys::sentence;
 pub use keys::{Key, Name};
 pub use parse::Draft;
+pub(crate) use tables::matches;
+pub use tables::{Consistency, OnServers, OnServersWord, TablesSpec};
 
 use manyhands_data::DataSpec;
 use manyhands_program::Clip;
@@ -181,6 +184,26 @@ pub struct DistributeSpec {
     pub read: ReadBy,
     /// Whether processes exchange gradients of some layers while those of others are still being computed. The model is the same.
     pub overlap: Overlap,
+    /// How many servers hold parameters, under the strategy `parameter_server`; 1 unless said. Processes beside the workers on one machine; on
+    /// a cluster those of `manyhands server`, and workers where there are too few.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub servers: Option<usize>,
+    /// What a worker may miss of what others did, under the strategy `parameter_server`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub consistency: Consistency,
+    /// How many steps a worker may miss of what others did, under `consistency = "ssp"`; 4 unless said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub staleness: Option<i64>,
+    /// How many servers hold each parameter, so that nothing is lost with one of them: 2 where there are 2 servers, unless said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replication: Option<usize>,
+    /// Which parameters live on servers, under the strategy `parameter_server` with `consistency = "bsp"`; under others all do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tables: Option<TablesSpec>,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// Who reads the samples that workers in other processes train on.
@@ -220,6 +243,8 @@ pub enum Strategy {
     /// Each trains on its own share for some steps, then they exchange parameters (`distribute.local`): for slow links between
     /// processes. The model depends on how many workers there are.
     Local,
+    /// Parameters live on servers: workers push gradients to them and pull the new values. With several processes; within one, gradients are summed.
+    ParameterServer,
 }
 
 /// How often workers exchange parameters under the strategy `local`, and what becomes of them.

@@ -47,6 +47,7 @@ fn report() -> Report {
             kernel_set: "cpu-1".to_string(),
         },
         workers: Vec::new(),
+        servers: Vec::new(),
         memory: Memory { peak_bytes: Some(312_400_000), planned_device_bytes: 45_100_000 },
         energy: Energy::Joules(1234.5),
         machine: Machine {

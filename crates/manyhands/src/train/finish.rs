@@ -52,6 +52,7 @@ impl<'a> Run<'a> {
         let planned_device_bytes = session.peak_bytes()? as u64;
         let mut report = self.report(result.state.step, set_up, stopped, test);
         report.workers = steps.work();
+        report.servers = steps.servers();
         report.memory = Memory { peak_bytes: peak_memory_bytes(), planned_device_bytes };
         report.energy = self.energy.joules().into();
         self.writer.write_file(super::REPORT, report.to_json().as_bytes())?;
@@ -100,6 +101,7 @@ impl<'a> Run<'a> {
                 kernel_set: KERNEL_SET.to_string(),
             },
             workers: Vec::new(),
+            servers: Vec::new(),
             memory: Memory::default(),
             energy: Err(String::new()).into(),
             machine: Machine::look(),

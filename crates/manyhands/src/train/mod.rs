@@ -36,7 +36,7 @@ use manyhands_device::KERNEL_SET;
 use crate::checkpoint::{CheckpointError, CheckpointFolder, CheckpointWriter, Damage};
 use crate::cluster::ClusterAddress;
 use crate::error::Error;
-use crate::job::Job;
+use crate::job::{Job, Strategy};
 use crate::registry::Registry;
 use crate::report::Report;
 
@@ -136,6 +136,14 @@ impl Trainer {
     /// The workers that were asked for.
     pub fn n_workers(&self) -> Option<usize> {
         self.job.distribute.workers
+    }
+
+    /// Servers that hold parameters beside workers, where the strategy has any.
+    pub fn n_servers(&self) -> usize {
+        match self.job.distribute.strategy {
+            Strategy::ParameterServer => self.job.distribute.n_servers(),
+            Strategy::AllReduce | Strategy::Local => 0,
+        }
     }
 
     /// The threads of each worker that were asked for.

@@ -40,10 +40,14 @@ pub(super) fn run_to_the_end(mut trainer: Trainer) -> Result<Report, Error> {
                 let (step, folder) = (step as usize, trainer.out.clone());
                 return Err(Error::StoppedWithoutWorkers { step, folder });
             }
-            Err(Error::WorkersLost { step }) => {
-                let sentence = format!(
-                    "all workers are lost after step {step}; going on from the last checkpoint"
-                );
+            Err(lost @ (Error::WorkersLost { .. } | Error::ParametersLost { .. })) => {
+                let sentence = match lost {
+                    Error::WorkersLost { step } => {
+                        format!("all workers are lost after step {step}")
+                    }
+                    lost => lost.to_string(),
+                };
+                let sentence = format!("{sentence}; going on from the last checkpoint");
                 for callback in &mut trainer.callbacks {
                     callback.on_event(&Event::Warned(&sentence));
                 }
@@ -170,8 +174,14 @@ impl<'a> Run<'a> {
         if let Some(cluster) = self.cluster {
             return self.train_on(cluster, tensors);
         }
-        if self.job.distribute.strategy == Strategy::Local {
-            self.warn("the strategy `local` is for several processes: within one, gradients are summed at every step");
+        if let Some(name) = match self.job.distribute.strategy {
+            Strategy::AllReduce => None,
+            Strategy::Local => Some("local"),
+            Strategy::ParameterServer => Some("parameter_server"),
+        } {
+            self.warn(&format!(
+                "the strategy `{name}` is for several processes: within one, gradients are summed at every step"
+            ));
         }
         let n_grains = self.recipe.n_grains(self.full_batch());
         let n_cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -65,6 +65,11 @@ pub(crate) trait Steps<'a> {
         Vec::new()
     }
 
+    /// Who holds parameters beside those who do the steps, in words.
+    fn servers(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// What people should hear of those who do the steps, oldest first.
     fn news(&mut self) -> Option<String> {
         None

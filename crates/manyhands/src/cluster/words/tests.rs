@@ -27,6 +27,7 @@ program test {
         offer: None,
         overlap: Overlap::Auto,
         threads: Some(2),
+        table: None,
     }
 }
 

@@ -135,3 +135,39 @@ fn other_values_that_cannot_be() {
     let seed = outcome(&["train.seed=9223372036854775808"]).unwrap_err();
     assert_eq!(seed, "`train.seed` must be below 2^63, found 9223372036854775808");
 }
+
+#[test]
+fn keys_of_servers_are_for_their_strategy_alone() {
+    let needs = "`distribute.servers` needs servers, which only the strategy `parameter_server` has; set `distribute.strategy`";
+    check(&["distribute.servers=2"], needs);
+    let ours = "distribute.strategy=parameter_server";
+    assert_eq!(outcome(&[ours, "distribute.servers=2"]), Ok(()));
+    check(&[ours, "distribute.servers=0"], "`distribute.servers` must be at least 1, found 0");
+    let few = "`distribute.replication` = 2 needs as many servers, and `distribute.servers` = 1";
+    check(&[ours, "distribute.replication=2"], few);
+    let empty = "`distribute.tables.parameters` is empty; name parameters, such as [\"embedding/*\"], or write \"auto\"";
+    check(&[ours, "distribute.tables.parameters=[]"], empty);
+    assert_eq!(outcome(&[ours, "distribute.tables.parameters=all"]), Ok(()));
+    assert_eq!(outcome(&[ours, "distribute.tables.parameters=[\"dense*\"]"]), Ok(()));
+}
+
+#[test]
+fn a_staleness_that_means_nothing_is_told() {
+    let ours = "distribute.strategy=parameter_server";
+    let ssp = "distribute.consistency=ssp";
+    let range = "`distribute.staleness` must be a number of steps from 0 to 1000 (`consistency = \"async\"` waits for nobody), found ";
+    check(&[ours, ssp, "distribute.staleness=-1"], &format!("{range}-1"));
+    check(&[ours, ssp, "distribute.staleness=1000000"], &format!("{range}1000000"));
+    assert_eq!(outcome(&[ours, ssp, "distribute.staleness=0"]), Ok(()));
+    let needs = "`distribute.staleness` needs the consistency `ssp`; set `distribute.consistency`";
+    check(&[ours, "distribute.staleness=3"], needs);
+}
+
+#[test]
+fn a_star_stands_for_anything() {
+    let yes =
+        [("*", "w"), ("embedding/*", "embedding/w"), ("*/bias", "a/b/bias"), ("a*b*c", "axbxc")];
+    let no = [("w", "v"), ("embedding/*", "dense/w"), ("*/bias", "bias"), ("a*b", "ac")];
+    assert!(yes.iter().all(|(pattern, name)| matches(pattern, name)));
+    assert!(!no.iter().any(|(pattern, name)| matches(pattern, name)));
+}

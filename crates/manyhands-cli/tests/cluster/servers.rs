@@ -1,0 +1,223 @@
+//! Parameters that live on servers. Under BSP, whatever happens to servers and workers, the model is that of one worker, byte for byte.
+
+use std::time::{Duration, Instant};
+
+use crate::fleet::{Fleet, PATIENCE, assert_calm, ledger, long_scene};
+use crate::scene::{JOB, Scene, table};
+
+/// Asks for parameters on so many servers, all that can be.
+fn on_servers(scene: &Scene, n_servers: usize, more: &str) {
+    let job = String::from_utf8(scene.read("job.toml")).unwrap();
+    let keys = format!("strategy = \"parameter_server\"\nservers = {n_servers}\n{more}");
+    let tables = "[distribute.tables]\nparameters = \"all\"\n";
+    scene.write("job.toml", format!("{job}\n[distribute]\n{keys}\n{tables}"));
+}
+
+/// Trains on one worker, then on servers and processes; all models must be the same.
+fn check_servers(job: &str, cases: &[(usize, usize, &str)]) {
+    let scene = Scene::empty();
+    scene.write("train.csv", table(401));
+    scene.write("job.toml", job);
+    let train = ["train", "job.toml", "--quiet", "--threads", "1"];
+    scene.succeed(&[&train[..], &["--workers", "1", "--out", "one"]].concat());
+    let (one, losses) = (scene.read("one/model.safetensors"), ledger(&scene, "one"));
+    for (n_servers, n_workers, transport) in cases {
+        scene.write("job.toml", job);
+        on_servers(&scene, *n_servers, "");
+        let (n, out) = (n_workers.to_string(), format!("{n_servers}-{n_workers}-{transport}"));
+        let more = ["--processes", "--workers", &n, "--transport", transport, "--out", &out];
+        scene.succeed(&[&train[..], &more].concat());
+        let many = scene.read(&format!("{out}/model.safetensors"));
+        assert!(one == many, "{out} gives other bytes");
+        assert_eq!(ledger(&scene, &out)["extra"]["losses"], losses["extra"]["losses"], "{out}");
+        let report = scene.json(&format!("{out}/report.json"));
+        assert_eq!(report["servers"].as_array().unwrap().len(), *n_servers, "{report}");
+    }
+}
+
+/// A job with everything that could tell workers apart.
+fn job_of(optimizer: &str) -> String {
+    let layers = r#"["dense 80 relu", "batch_norm", "dropout 0.3", "dense 80 tanh", "dense 2"]"#;
+    let job = JOB.replace(r#"["dense 16 relu", "dropout 0.1", "dense 2"]"#, layers);
+    assert!(job.contains("batch_norm"));
+    let job = job.replace("{ adam = { rate = 0.01 } }", optimizer);
+    job.replace("epochs = 10", "epochs = 3").replace("batch = 24", "batch = 28")
+}
+
+#[test]
+fn servers_give_the_bits_of_one_worker_with_adam() {
+    let near = [(1, 1, "auto"), (1, 3, "auto"), (2, 2, "auto"), (3, 1, "auto"), (3, 3, "auto")];
+    let far = [(1, 2, "tcp"), (2, 3, "tcp"), (3, 2, "tcp_encrypted")];
+    check_servers(&job_of("{ adam = { rate = 0.01 } }"), &[&near[..], &far].concat());
+}
+
+#[test]
+fn servers_give_the_bits_of_one_worker_with_momentum() {
+    let optimizer = "{ sgd = { rate = 0.05, momentum = 0.9, nesterov = true } }";
+    check_servers(&job_of(optimizer), &[(2, 1, "auto"), (2, 2, "tcp"), (1, 3, "auto")]);
+}
+
+#[test]
+fn an_update_that_cannot_be_cut_stays_with_the_workers() {
+    let scene = Scene::new();
+    scene.edit("job.toml", &[("epochs = 10", "epochs = 2"), ("adam = ", "lamb = ")]);
+    let train = ["train", "job.toml", "--threads", "1"];
+    scene.succeed(&[&train[..], &["--workers", "1", "--out", "one", "--quiet"]].concat());
+    on_servers(&scene, 1, "");
+    let outcome =
+        scene.run(&[&train[..], &["--processes", "--workers", "2", "--out", "two"]].concat());
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("looks at more than one element"), "{}", outcome.stderr);
+    assert!(scene.read("one/model.safetensors") == scene.read("two/model.safetensors"));
+}
+
+/// Starts a training with processes of its own, and waits until it has done an epoch.
+fn train_beside<'s>(scene: &'s Scene, out: &str) -> Fleet<'s> {
+    let mut fleet = Fleet::start(scene, 0);
+    let train = ["train", "job.toml", "--out", out, "--workers", "2", "--processes"];
+    fleet.process("driver", &train);
+    fleet.wait_for_words("driver", "epoch 1/");
+    fleet
+}
+
+/// Kills processes of the driver whose command begins with a word, one after the other. How many fell while it ran.
+fn kill_several(fleet: &mut Fleet<'_>, word: &str, n: usize) -> usize {
+    let mut n_killed = 0;
+    for idx in 0..n {
+        let children = fleet.children_of("driver");
+        let is_one = |pid: &&String| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.split(|byte| *byte == 0).nth(1) == Some(word.as_bytes())
+        };
+        let found: Vec<&String> = children.iter().filter(is_one).collect();
+        if fleet.ended("driver").is_some() || found.is_empty() {
+            continue;
+        }
+        let pid = found[idx % found.len()];
+        let killed = std::process::Command::new("kill").args(["-s", "KILL", pid]).status();
+        n_killed += usize::from(killed.unwrap().success());
+        std::thread::sleep(Duration::from_millis(600));
+    }
+    n_killed
+}
+
+#[test]
+fn killed_servers_cost_nothing_where_others_have_what_they_held() {
+    let scene = long_scene();
+    on_servers(&scene, 3, "replication = 2\n");
+    let mut fleet = train_beside(&scene, "out");
+    assert!(kill_several(&mut fleet, "server", 3) > 0, "{}", fleet.words());
+    assert!(kill_several(&mut fleet, "worker", 1) < 2);
+    assert_eq!(fleet.wait("driver"), 0, "{}", fleet.words());
+    assert!(fleet.said("driver").contains("is lost: its connection closed"), "{}", fleet.words());
+    assert!(!fleet.said("driver").contains("parameters are lost"), "{}", fleet.words());
+    assert_calm(&scene, "out");
+}
+
+#[test]
+fn parameters_that_one_server_held_are_taken_from_the_checkpoint() {
+    let scene = long_scene();
+    on_servers(&scene, 2, "replication = 1\n");
+    let mut fleet = train_beside(&scene, "out");
+    fleet.wait_for_checkpoint("out");
+    assert_eq!(kill_several(&mut fleet, "server", 1), 1, "{}", fleet.words());
+    assert_eq!(fleet.wait("driver"), 0, "{}", fleet.words());
+    let said = fleet.said("driver");
+    assert!(said.contains("nobody else held it (replication = 1); going on from"), "{said}");
+    assert_calm(&scene, "out");
+}
+
+#[test]
+fn a_run_goes_on_with_another_number_of_servers() {
+    let scene = long_scene();
+    on_servers(&scene, 2, "");
+    let mut fleet = train_beside(&scene, "out");
+    fleet.wait_for_checkpoint("out");
+    fleet.kill("driver");
+    drop(fleet);
+    // The job of the folder is the one that goes on; how many servers there are makes no difference to it.
+    let saved = scene.files("out/checkpoints").into_iter().rfind(|file| file.ends_with("job.toml"));
+    let saved = format!("out/checkpoints/{}", saved.unwrap());
+    assert!(String::from_utf8(scene.read(&saved)).unwrap().contains("servers = 2"));
+    scene.succeed(&["resume", "out", "--workers", "3", "--quiet"]);
+    assert_calm(&scene, "out");
+}
+
+#[test]
+fn workers_hold_parameters_where_servers_are_missing_and_servers_come_and_go() {
+    let scene = long_scene();
+    on_servers(&scene, 2, "");
+    let mut fleet = Fleet::start(&scene, 2);
+    fleet.train("out", &[]);
+    fleet.wait_for_words("driver", "holds parameters too, since a server is missing");
+    fleet.wait_for_words("driver", "epoch 1/");
+    let address = fleet.address.clone();
+    let join = ["server", "--join", &address, "--secret", "secret", "--name", "late"];
+    fleet.process("late", &join);
+    fleet.wait_for_words("driver", "(late) joined");
+    fleet.signal("late", "TERM");
+    assert_eq!(fleet.wait("late"), 0, "{}", fleet.words());
+    assert_eq!(fleet.wait("driver"), 0, "{}", fleet.words());
+    assert_calm(&scene, "out");
+}
+
+/// Trains without waiting for each other, with a history, and checks what came of both.
+fn check_stale(consistency: &str) {
+    let scene = Scene::empty();
+    scene.write("train.csv", table(801));
+    let layers = r#"["dense 32 relu", "batch_norm", "dense 2"]"#;
+    let job = JOB.replace(r#"["dense 16 relu", "dropout 0.1", "dense 2"]"#, layers);
+    let distribute = format!(
+        "\n[distribute]\nstrategy = \"parameter_server\"\nservers = 2\nconsistency = \"{consistency}\"\n"
+    );
+    scene.write("job.toml", job.replace("epochs = 10", "epochs = 6") + &distribute);
+    let train = ["train", "job.toml", "--out", "out", "--workers", "3", "--processes", "--quiet"];
+    let mut command = scene.command(&[&train[..], &["--threads", "1"]].concat());
+    command.env("MANYHANDS_HISTORY", scene.path("history.jsonl"));
+    let mut child = command.spawn().unwrap();
+    let patience = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if patience.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            panic!("{consistency} hangs");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert!(status.success(), "{consistency}");
+    let checked = scene.succeed(&["bench", "history", "history.jsonl"]);
+    assert!(checked.contains("every promise is kept"), "{checked}");
+    let report = scene.json("out/report.json");
+    let accuracy = report["metrics"]["test"]["accuracy"].as_f64().unwrap();
+    assert!(accuracy > 0.9, "{consistency}: {accuracy}");
+}
+
+#[test]
+fn a_bounded_staleness_keeps_its_promise_and_learns() {
+    check_stale("ssp");
+}
+
+#[test]
+fn an_adaptive_staleness_keeps_its_promise_and_learns() {
+    check_stale("adaptive");
+}
+
+#[test]
+fn asynchronous_training_keeps_its_promise_and_learns() {
+    check_stale("async");
+}
+
+#[test]
+fn an_update_that_needs_all_workers_is_refused_where_they_do_not_wait() {
+    let scene = Scene::new();
+    scene.edit("job.toml", &[("adam = ", "lamb = ")]);
+    let job = String::from_utf8(scene.read("job.toml")).unwrap();
+    let keys = "strategy = \"parameter_server\"\nconsistency = \"async\"\n";
+    scene.write("job.toml", format!("{job}\n[distribute]\n{keys}"));
+    let outcome = scene.run(&["train", "job.toml", "--workers", "1", "--processes"]);
+    assert_ne!(outcome.code, Some(0));
+    let sentence = "`distribute.consistency` must be \"bsp\" for this job: the update of";
+    assert!(outcome.stderr.contains(sentence), "{}", outcome.stderr);
+}

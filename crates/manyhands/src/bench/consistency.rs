@@ -1,0 +1,190 @@
+//! How long a job takes with stragglers, by consistency: workers that sleep stand for machines, so that few cores hold several.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::Serialize;
+
+use crate::cluster::{LocalCluster, LocalWorkers, Route, Straggling};
+use crate::error::Error;
+use crate::job::{Consistency, Job, Strategy};
+use crate::report::Report;
+use crate::train::{Callback, Control, Event, Trainer};
+
+/// A measurement of consistencies.
+pub struct ConsistencyBench {
+    /// What is trained; it needs validation data for a target.
+    pub job: Job,
+    /// The folder that the job's paths are relative to.
+    pub folder: PathBuf,
+    /// Where results are put and removed again.
+    pub scratch: PathBuf,
+    /// Worker processes.
+    pub n_workers: usize,
+    /// Servers of parameters.
+    pub n_servers: usize,
+    /// What is to be reached on the validation data: the name of a metric, and its value.
+    pub target: Option<(String, f64)>,
+}
+
+/// How workers wait for each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Setting {
+    /// At every step, with equal shares.
+    Bsp,
+    /// Up to so many steps.
+    Ssp(u32),
+    /// As measured.
+    Adaptive,
+    /// Not at all.
+    Async,
+}
+
+impl Setting {
+    /// Those of the table that is printed.
+    pub const ALL: [Setting; 8] = [
+        Setting::Bsp,
+        Setting::Ssp(1),
+        Setting::Ssp(2),
+        Setting::Ssp(4),
+        Setting::Ssp(8),
+        Setting::Ssp(16),
+        Setting::Adaptive,
+        Setting::Async,
+    ];
+
+    /// Its name.
+    pub fn name(self) -> String {
+        match self {
+            Setting::Bsp => "bsp".to_string(),
+            Setting::Ssp(bound) => format!("ssp {bound}"),
+            Setting::Adaptive => "adaptive".to_string(),
+            Setting::Async => "async".to_string(),
+        }
+    }
+}
+
+/// What one run came to.
+#[derive(Clone, Debug, Serialize)]
+pub struct ConsistencyRun {
+    /// Which workers were slow.
+    pub straggling: &'static str,
+    /// How they waited for each other.
+    pub setting: String,
+    /// From the first step to the last, evaluations included.
+    pub seconds: f64,
+    /// Until the target was reached, if it was.
+    pub seconds_to_target: Option<f64>,
+    /// The share of the workers' time in which they did not compute.
+    pub waiting: f64,
+    /// What was measured last on the validation data.
+    pub last: Option<f64>,
+    /// What was decided about bounds, the last few.
+    pub decisions: Vec<String>,
+}
+
+impl ConsistencyBench {
+    /// Trains once.
+    pub fn run(&self, straggling: Straggling, setting: Setting) -> Result<ConsistencyRun, Error> {
+        let mut job = self.job.clone();
+        let distribute = &mut job.distribute;
+        distribute.strategy = Strategy::ParameterServer;
+        (distribute.servers, distribute.tables) = (Some(self.n_servers), None);
+        // Equal shares of every step are a bound of 0; without it shares follow the speeds.
+        (distribute.consistency, distribute.staleness) = match setting {
+            Setting::Bsp => (Consistency::Ssp, Some(0)),
+            Setting::Ssp(bound) => (Consistency::Ssp, Some(i64::from(bound))),
+            Setting::Adaptive => (Consistency::Adaptive, None),
+            Setting::Async => (Consistency::Async, None),
+        };
+        let workers = LocalWorkers {
+            n_workers: self.n_workers,
+            n_servers: self.n_servers,
+            threads: 1,
+            program: None,
+            route: Route::Auto,
+            straggling: Some(straggling),
+        };
+        let cluster = LocalCluster::start(&workers)?;
+        let seen = Arc::<Mutex<Seen>>::default();
+        let watching = Watching { target: self.target.clone(), seen: Arc::clone(&seen) };
+        let trainer = Trainer::new(job, &self.folder).out(&self.scratch).discard_unfinished(true);
+        let trainer = trainer.threads(1).callback(watching).cluster(cluster.address());
+        let outcome = trainer.run();
+        drop(cluster);
+        remove(&self.scratch);
+        let report = outcome?;
+        let seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(seen.run(straggling, setting, &report, self.n_workers))
+    }
+}
+
+fn remove(scratch: &Path) {
+    // What is left there costs space and nothing else.
+    let _ = std::fs::remove_dir_all(scratch);
+}
+
+/// What was seen of a run.
+#[derive(Default)]
+struct Seen {
+    first: Option<f64>,
+    last: f64,
+    to_target: Option<f64>,
+    value: Option<f64>,
+    decisions: Vec<String>,
+}
+
+impl Seen {
+    fn run(
+        &self,
+        straggling: Straggling,
+        setting: Setting,
+        report: &Report,
+        n_workers: usize,
+    ) -> ConsistencyRun {
+        let seconds = self.last - self.first.unwrap_or(0.0);
+        let computed: f64 = report.workers.iter().map(|worker| worker.seconds.compute).sum();
+        ConsistencyRun {
+            straggling: straggling.name(),
+            setting: setting.name(),
+            seconds,
+            seconds_to_target: self.to_target,
+            waiting: (1.0 - computed / (seconds * n_workers as f64).max(1e-9)).max(0.0),
+            last: self.value,
+            decisions: self.decisions.iter().rev().take(8).rev().cloned().collect(),
+        }
+    }
+}
+
+struct Watching {
+    target: Option<(String, f64)>,
+    seen: Arc<Mutex<Seen>>,
+}
+
+impl Callback for Watching {
+    fn on_event(&mut self, event: &Event) -> Control {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        match event {
+            Event::Step(done) => {
+                seen.first.get_or_insert(done.seconds);
+                seen.last = done.seconds;
+            }
+            Event::Evaluated(found) if found.part == "validation" => {
+                let name = self.target.as_ref().map_or("loss", |(name, _)| name.as_str());
+                seen.value = found.values.get(name).copied();
+                let is_reached = match (&self.target, seen.value) {
+                    (Some((_, wanted)), Some(value)) => value >= *wanted,
+                    _ => false,
+                };
+                if is_reached && seen.to_target.is_none() {
+                    seen.to_target = Some(seen.last - seen.first.unwrap_or(0.0));
+                }
+            }
+            Event::Cluster(sentence) if sentence.contains("ahead of the slowest") => {
+                seen.decisions.push(sentence.to_string());
+            }
+            _ => {}
+        }
+        Control::Continue
+    }
+}

@@ -1,0 +1,185 @@
+//! Workers that are slow in several ways, and how long they take.
+
+use super::adaptive::MOST_BOUND;
+use super::*;
+
+const N_WORKERS: u64 = 4;
+const N_GRAINS: usize = 8;
+const N_STEPS: u64 = 600;
+/// Steps that are submitted and not done.
+const DEPTH: u64 = 40;
+
+/// How a worker is slowed at a time; 1 where it is not.
+type Slowed = fn(u64, f64) -> f64;
+
+fn never(_: u64, _: f64) -> f64 {
+    1.0
+}
+
+fn constant(worker: u64, _: f64) -> f64 {
+    if worker == 0 { 3.0 } else { 1.0 }
+}
+
+/// One after the other, for as long as a few steps.
+fn rotating(worker: u64, now: f64) -> f64 {
+    if (now / 6.0) as u64 % N_WORKERS == worker { 3.0 } else { 1.0 }
+}
+
+/// One of them or none, in bursts that come as if by chance.
+fn bursty(worker: u64, now: f64) -> f64 {
+    let drawn = mixed((now / 12.0) as u64) % (N_WORKERS + 1);
+    if drawn == worker { 3.0 } else { 1.0 }
+}
+
+fn mixed(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) >> 33
+}
+
+struct Outcome {
+    seconds: f64,
+    /// The share of the workers' time in which they waited.
+    waiting: f64,
+    sentences: Vec<String>,
+    /// The most that a turn was ahead of the oldest step.
+    furthest: u64,
+}
+
+/// Runs all steps; a grain takes a worker that is not slowed half a second.
+fn simulate(drift: Drift, slowed: Slowed) -> Outcome {
+    let mut dispatcher = Dispatcher::new(drift);
+    (0..N_WORKERS).for_each(|number| dispatcher.join(0.0, WorkerNumber(number)));
+    let (mut submitted, mut oldest, mut now) = (0, 0, 0.0);
+    let mut complete = std::collections::BTreeSet::new();
+    let mut busy: Vec<(f64, WorkerNumber, f64)> = Vec::new();
+    let (mut worked, mut sentences, mut furthest) = (0.0, Vec::new(), 0);
+    let mut n_grains_done = 0;
+    while oldest < N_STEPS {
+        while submitted < N_STEPS && submitted < oldest + DEPTH {
+            dispatcher.submit(submitted, N_GRAINS);
+            submitted += 1;
+        }
+        for (number, turn) in dispatcher.give(now) {
+            furthest = furthest.max(turn.step - oldest);
+            if let Some(bound) = turn.bound {
+                assert!(turn.step <= oldest + bound, "{turn:?} at {oldest}");
+            }
+            let seconds = 0.5 * turn.grains.len() as f64 * slowed(number.0, now);
+            n_grains_done += turn.grains.len();
+            busy.push((now + seconds, number, seconds));
+        }
+        busy.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let (at, number, seconds) = busy.pop().expect("somebody works while steps are left");
+        (now, worked) = (at, worked + seconds);
+        let done = dispatcher.done(now, number, Took { seconds, loss: 1.0 });
+        sentences.extend(done.sentences);
+        complete.extend(done.step.map(|(step, _)| step));
+        while complete.remove(&oldest) {
+            oldest += 1;
+        }
+    }
+    assert_eq!(n_grains_done, N_STEPS as usize * N_GRAINS, "each grain once");
+    let waiting = 1.0 - worked / (now * N_WORKERS as f64);
+    Outcome { seconds: now, waiting, sentences, furthest }
+}
+
+const CASES: [(&str, Slowed); 4] =
+    [("no", never), ("constant", constant), ("rotating", rotating), ("bursty", bursty)];
+
+#[test]
+fn adaptive_is_close_to_the_best_fixed_setting_in_every_case() {
+    for (name, slowed) in CASES {
+        let bounds = [0, 1, 2, 4, 8, 16].map(Drift::Bounded);
+        let fixed = bounds.into_iter().chain([Drift::Unbounded]);
+        let best = fixed.map(|drift| simulate(drift, slowed).seconds).fold(f64::INFINITY, f64::min);
+        let adaptive = simulate(Drift::Adaptive, slowed).seconds;
+        assert!(adaptive <= 1.1 * best, "{name}: {adaptive:.0} s, the best took {best:.0} s");
+    }
+}
+
+#[test]
+fn adaptive_takes_at_most_0_6_of_bsp_with_a_straggler() {
+    for (name, slowed) in &CASES[1..] {
+        let bsp = simulate(Drift::Bounded(0), *slowed).seconds;
+        let adaptive = simulate(Drift::Adaptive, *slowed);
+        let ratio = adaptive.seconds / bsp;
+        assert!(ratio <= 0.6, "{name}: {ratio:.2}, waiting {:.2}", adaptive.waiting);
+    }
+}
+
+#[test]
+fn a_fixed_bound_ends_at_the_rate_of_a_constant_straggler() {
+    let [bsp, ssp] = [0, 8].map(|bound| simulate(Drift::Bounded(bound), constant).seconds);
+    assert!(ssp > 0.95 * bsp, "{ssp} {bsp}");
+    let rotating = [0, 16].map(|bound| simulate(Drift::Bounded(bound), rotating).seconds);
+    assert!(rotating[1] < 0.6 * rotating[0], "{rotating:?}");
+}
+
+#[test]
+fn bounds_are_kept_and_the_slowest_contributes() {
+    for bound in [0, 1, 5] {
+        assert!(simulate(Drift::Bounded(bound), bursty).furthest <= bound);
+    }
+    fn hopeless(worker: u64, _: f64) -> f64 {
+        if worker == 0 { 200.0 } else { 1.0 }
+    }
+    let outcome = simulate(Drift::Adaptive, hopeless);
+    assert!(outcome.furthest <= MOST_BOUND);
+    let sentence = outcome.sentences.first().expect("somebody waited");
+    assert!(sentence.contains("of its time: it may be 4 steps ahead"), "{sentence}");
+}
+
+#[test]
+fn without_stragglers_workers_are_drawn_together() {
+    let outcome = simulate(Drift::Adaptive, never);
+    assert!(outcome.waiting < 0.02, "{}", outcome.waiting);
+    let last = outcome.sentences.last().map(String::as_str).unwrap_or_default();
+    assert!(last.contains("hardly waits"), "{:?}", outcome.sentences);
+}
+
+#[test]
+fn a_loss_that_rises_draws_all_together() {
+    let mut dispatcher = Dispatcher::new(Drift::Adaptive);
+    dispatcher.join(0.0, WorkerNumber(1));
+    let mut sentences = Vec::new();
+    for step in 0..200 {
+        dispatcher.submit(step, 1);
+        assert_eq!(dispatcher.give(step as f64).len(), 1);
+        let loss = if step < 100 { 1.0 } else { 9.0 };
+        let took = Took { seconds: 1.0, loss };
+        sentences.extend(dispatcher.done(step as f64 + 1.0, WorkerNumber(1), took).sentences);
+    }
+    assert!(sentences.iter().any(|one| one.starts_with("the loss rose from 1.0000 to ")));
+}
+
+#[test]
+fn what_a_lost_worker_had_is_done_by_others() {
+    for drift in [Drift::Bounded(1), Drift::Unbounded, Drift::Adaptive] {
+        let mut dispatcher = Dispatcher::new(drift);
+        let [one, other] = [1, 2].map(WorkerNumber);
+        dispatcher.join(0.0, one);
+        dispatcher.join(0.0, other);
+        dispatcher.submit(7, 4);
+        assert_eq!(dispatcher.give(0.0).len(), 2);
+        dispatcher.lose(one);
+        let took = Took { seconds: 1.0, loss: 2.0 };
+        let mut step = None;
+        for turn in 1..=4 {
+            step = dispatcher.done(f64::from(turn), other, took).step.or(step);
+            dispatcher.give(f64::from(turn));
+        }
+        assert_eq!(step, Some((7, 2.0)), "{drift:?}");
+    }
+}
+
+#[test]
+fn who_has_no_turn_stands_where_the_next_would_be() {
+    let mut dispatcher = Dispatcher::new(Drift::Unbounded);
+    let [one, other] = [1, 2].map(WorkerNumber);
+    dispatcher.join(0.0, one);
+    dispatcher.submit(3, 1);
+    dispatcher.submit(4, 1);
+    dispatcher.give(0.0);
+    dispatcher.join(0.0, other);
+    assert_eq!(dispatcher.clock_of_idle(other), Some(4));
+}

@@ -1,0 +1,244 @@
+//! The driver's side of parameters that live on servers: it directs the servers, fills them with the state that the run begins with, and takes the state from them
+//! where a checkpoint needs it.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use manyhands_net::membership::driver::Event;
+use manyhands_net::station::Station;
+use manyhands_net::tables::client::{ClientSettings, Table, Tables};
+use manyhands_net::tables::directing::{DirectorProcess, DirectorSettings};
+use manyhands_net::tables::error::TableError;
+use manyhands_net::tables::message::Reach;
+use manyhands_net::tables::network::{Network, OnStation};
+use manyhands_net::tables::spec::Consistency as TableConsistency;
+use manyhands_program::without_updates;
+
+use super::layout::{OnServer, Placed, place, place_all};
+use super::state::{from_table, to_table};
+use super::{JobTable, SERVERS, history};
+use crate::checkpoint::NamedTensor;
+use crate::cluster::programs::ServersPlan;
+use crate::cluster::table::Shared;
+use crate::cluster::talk::{Talk, Until};
+use crate::cluster::words::{FromDriver, Programs};
+use crate::error::Error;
+use crate::job::Consistency;
+
+/// How long servers are waited for before workers hold parameters in their place.
+const MISSING: Duration = Duration::from_secs(3);
+/// How often there is a look at which servers are there.
+const LOOK_UP: Duration = Duration::from_millis(50);
+/// A server that is silent for so long is lost. One that was killed is noticed at once.
+const SILENCE: Duration = Duration::from_secs(3);
+/// How long a server that calls may take to listen.
+const TELLING: Duration = Duration::from_millis(100);
+/// How long a state may take to be read or written.
+const STATE: Duration = Duration::from_secs(600);
+
+/// The table of a job, its director and the driver's own client.
+pub(in crate::cluster) struct TablesOfDriver {
+    job: JobTable,
+    network: Arc<dyn Network>,
+    director: Arc<DirectorProcess>,
+    table: Arc<OnceLock<(Tables, Table)>>,
+    filling: Option<JoinHandle<()>>,
+    /// Tells servers where the director is, until it is to stop.
+    telling: Option<JoinHandle<()>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl TablesOfDriver {
+    /// Decides which parameters live on servers, and changes the programs so that workers leave these alone. None where there are no such parameters. Gives a sentence too.
+    pub(in crate::cluster) fn start(
+        programs: &mut Programs,
+        plan: &ServersPlan,
+        station: &Arc<Station>,
+        public: Option<IpAddr>,
+        say: impl FnMut(&str) + Send + 'static,
+    ) -> Result<(Option<TablesOfDriver>, String), Error> {
+        let Some(first) = programs.plans.first() else { return Err(Error::NoStep) };
+        let Placed { layout, sentence } = match plan.consistency {
+            Consistency::Bsp => place(&first.program, &plan.parameters)?,
+            _ => {
+                let layout = place_all(&first.program)?;
+                let n = layout.parameters.len();
+                let sentence = format!(
+                    "all {n} parameters live on servers: workers do not wait for each other"
+                );
+                Placed { layout: Some(layout), sentence }
+            }
+        };
+        let Some(layout) = layout else { return Ok((None, sentence)) };
+        let mut names = layout.names();
+        // What each worker changes of running statistics it finds out itself.
+        let is_added = |one: &&OnServer| one.update.is_none();
+        layout.parameters.iter().filter(is_added).for_each(|one| {
+            names.remove(&one.name);
+        });
+        for plan in &mut programs.plans {
+            plan.program = without_updates(&plan.program, &names)?;
+            plan.last = plan.last.as_ref().map(|last| without_updates(last, &names)).transpose()?;
+        }
+        let network: Arc<dyn Network> = Arc::new(OnStation::new(Arc::clone(station), public));
+        let settings = DirectorSettings { silence: SILENCE, n_servers: plan.n_servers };
+        let director = DirectorProcess::start(network.clone(), &settings, say)?;
+        let job = JobTable {
+            layout,
+            n_servers: plan.n_servers,
+            replication: plan.replication,
+            director: director.reach().clone(),
+            consistency: match plan.consistency {
+                Consistency::Bsp => TableConsistency::Bsp,
+                Consistency::Ssp => TableConsistency::Ssp { staleness: plan.staleness as u32 },
+                Consistency::Adaptive => TableConsistency::Adaptive { staleness: 0 },
+                Consistency::Async => TableConsistency::Async,
+            },
+        };
+        programs.table = Some(job.clone());
+        let (director, table) = (Arc::new(director), Arc::default());
+        let (stop, told) = (Arc::<AtomicBool>::default(), job.director.clone());
+        let (stops, station) = (Arc::clone(&stop), Arc::clone(station));
+        let telling = std::thread::Builder::new().name("driver-servers".into());
+        let telling = Some(telling.spawn(move || tell_servers(&station, &told, &stops))?);
+        let filling = None;
+        let own = TablesOfDriver { job, network, director, table, filling, telling, stop };
+        Ok((Some(own), sentence))
+    }
+
+    /// Fills the servers with a state, when they are there. Until then nobody is given inputs.
+    pub(in crate::cluster) fn fill(
+        &mut self,
+        shared: &Arc<Shared>,
+        steps: u64,
+        state: Vec<NamedTensor>,
+    ) -> Result<(), Error> {
+        let (shared, director) = (Arc::clone(shared), Arc::clone(&self.director));
+        let (job, network) = (self.job.clone(), Arc::clone(&self.network));
+        let table = Arc::clone(&self.table);
+        let filling = std::thread::Builder::new().name("driver-tables".into());
+        self.filling = Some(filling.spawn(move || {
+            if !await_servers(&shared, &director, job.n_servers) {
+                return;
+            }
+            match filled(&job, network, &shared, steps, &state) {
+                Ok(client) => {
+                    let _ = table.set(client);
+                    let mut table = shared.table();
+                    table.is_filling = false;
+                    if let Some(teller) = shared.teller.get() {
+                        teller.note(Event::InputsSent { steps: table.inputs_there() });
+                    }
+                }
+                Err(error) => shared.table().failed = Some(error),
+            }
+            shared.ring();
+        })?);
+        Ok(())
+    }
+
+    /// Puts what the servers have after so many steps in the place of what workers know of it.
+    pub(in crate::cluster) fn overlay(
+        &self,
+        steps: u64,
+        tensors: &mut Vec<NamedTensor>,
+    ) -> Result<(), Error> {
+        let Some((_, table)) = self.table.get() else { return Ok(()) };
+        let at = (!self.job.is_stale()).then_some(steps);
+        let state = table.save(at).map_err(lost)?;
+        from_table(&self.job.layout, table, &state, tensors)
+    }
+
+    /// Who holds parameters, in words.
+    pub(in crate::cluster) fn described(&self) -> Vec<String> {
+        let servers = self.director.status().servers;
+        let one = |server: &manyhands_net::tables::director::ServerStatus| {
+            let (name, n) = (&server.name, server.n_bytes as f64 / 1e6);
+            format!("{name}: {n:.1} MB in {} shards, first of {}", server.n_held, server.n_first)
+        };
+        servers.iter().map(one).collect()
+    }
+}
+
+impl Drop for TablesOfDriver {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        for thread in [self.filling.take(), self.telling.take()].into_iter().flatten() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Tells servers that call where the director is.
+fn tell_servers(station: &Station, director: &Reach, stop: &AtomicBool) {
+    while !stop.load(Ordering::SeqCst) {
+        let Some((_, Ok(link))) = station.next_call(SERVERS, TELLING) else { continue };
+        let mut talk = Talk::of_driver(link);
+        let until = Until { deadline: Some(Instant::now() + TELLING), stop };
+        // One that does not listen calls again.
+        let _ = talk
+            .say(&FromDriver::Director(director.clone()), &[])
+            .and_then(|()| talk.await_sent(&until));
+    }
+}
+
+/// Waits until enough servers are there; where they do not come, workers are asked. Whether the run goes on.
+fn await_servers(shared: &Shared, director: &DirectorProcess, n_servers: usize) -> bool {
+    let start = Instant::now();
+    let mut n_asked = 0;
+    loop {
+        if shared.stop.load(Ordering::SeqCst) {
+            return false;
+        }
+        let n_here = director.status().servers.len();
+        if n_here >= n_servers {
+            return true;
+        }
+        if start.elapsed() >= MISSING {
+            let mut table = shared.table();
+            let n_missing = n_servers - n_here;
+            // Who was asked takes a moment to come.
+            if n_asked < n_missing + n_asked.min(n_here) && table.n_servers_wanted == 0 {
+                let n_more = n_missing.saturating_sub(n_asked);
+                table.n_servers_wanted = n_more;
+                n_asked += n_more;
+                drop(table);
+                shared.ring();
+            }
+        }
+        std::thread::sleep(LOOK_UP);
+    }
+}
+
+/// The table, filled.
+fn filled(
+    job: &JobTable,
+    network: Arc<dyn Network>,
+    shared: &Shared,
+    steps: u64,
+    state: &[NamedTensor],
+) -> Result<(Tables, Table), Error> {
+    let settings = ClientSettings {
+        deadline: STATE,
+        history: history(),
+        stop: Arc::clone(&shared.stop),
+        ..ClientSettings::new("driver", job.director.clone())
+    };
+    let tables = Tables::connect(network, settings).map_err(lost)?;
+    // It reads and writes no clocks, so nobody is to wait for it.
+    let table = tables.open_at(JobTable::NAME, job.spec(), u64::MAX / 2).map_err(lost)?;
+    let state = to_table(&job.layout, &table, state, steps)?;
+    table.load(&state).map_err(lost)?;
+    Ok((tables, table))
+}
+
+/// Parameters that are lost are a reason to begin again, other errors are not.
+fn lost(error: TableError) -> Error {
+    match error {
+        TableError::LostShard { .. } => Error::ParametersLost { reason: error.to_string() },
+        error => error.into(),
+    }
+}

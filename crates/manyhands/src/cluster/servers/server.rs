@@ -1,0 +1,180 @@
+//! A server of parameters: a process of its own that goes from job to job, or a thread of a worker where there are too few.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use manyhands_net::control::ask_status;
+use manyhands_net::host::host_name;
+use manyhands_net::membership::message::Reach as DriverReach;
+use manyhands_net::secure::Secret;
+use manyhands_net::station::{Route, Station, public_address};
+use manyhands_net::tables::error::TableError;
+use manyhands_net::tables::message::Reach;
+use manyhands_net::tables::network::{Network, OnStation};
+use manyhands_net::tables::serving::{ServerProcess, ServerSettings as ServingSettings};
+
+use super::rule::rules;
+use super::{SERVERS, history};
+use crate::cluster::talk::{Talk, TalkError, Until};
+use crate::cluster::words::FromDriver;
+use crate::error::Error;
+use crate::machine::Machine;
+
+/// How long a coordinator may take to say what job there is.
+const ANSWER: Duration = Duration::from_secs(2);
+/// How often it is asked.
+const ASK_EVERY: Duration = Duration::from_millis(100);
+/// How long a driver may take to say where its director is; one without servers says nothing.
+const TELLING: Duration = Duration::from_secs(1);
+/// How long joining may take.
+const JOINING: Duration = Duration::from_secs(5);
+/// How often there is a look at whether to leave.
+const LOOK_UP: Duration = Duration::from_millis(20);
+/// How long what it holds may take to move elsewhere before it leaves all the same.
+const LEAVING: Duration = Duration::from_secs(60);
+
+/// What a server needs to know.
+pub struct ServerSettings {
+    /// Where the coordinator is.
+    pub coordinator: String,
+    /// What it must prove.
+    pub secret: Secret,
+    /// The address on which others reach it.
+    pub bind: IpAddr,
+    /// What people call it; the machine's name and the process's number unless said.
+    pub name: Option<String>,
+    /// Bytes that parameters may take; nine tenths of what is free unless said.
+    pub memory: Option<u64>,
+    /// How it links to others.
+    pub route: Route,
+    /// Set to leave, when others have what it holds.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// Serves jobs until it is told to leave. `say` gets sentences for people.
+pub fn run_server(settings: ServerSettings, say: impl Fn(&str)) -> Result<(), Error> {
+    let ServerSettings { coordinator, secret, bind, name, memory, route, stop } = settings;
+    let station = Arc::new(Station::open(bind, secret.clone(), route)?);
+    let public = public_address(&coordinator, bind)?;
+    let network: Arc<dyn Network> = Arc::new(OnStation::new(Arc::clone(&station), public));
+    let name = name.unwrap_or_else(|| format!("{}-{}", host_name(), std::process::id()));
+    let memory = memory.unwrap_or_else(usable_memory);
+    let mut told = None;
+    while !stop.load(Ordering::Relaxed) {
+        let problem = match ask_status(&coordinator, &secret, ANSWER) {
+            Ok(status) => {
+                // A job without servers does not answer; one that has ended is not there any more.
+                let director = status
+                    .driver
+                    .and_then(|(_, driver)| ask_director(&station, &driver, &name, &stop));
+                if let Some(director) = director {
+                    say(&format!("{name} holds parameters of {}", status.job.unwrap_or_default()));
+                    match serving(&network, director, (&name, memory), &stop) {
+                        Ok(()) => say(&format!("{name} has left")),
+                        Err(error) => say(&format!("{name}: {error}")),
+                    }
+                }
+                None
+            }
+            Err(error) => Some(error.to_string()),
+        };
+        if problem != told
+            && let Some(problem) = &problem
+        {
+            say(&format!("no word from the coordinator, trying again: {problem}"));
+        }
+        told = problem;
+        std::thread::sleep(ASK_EVERY);
+    }
+    Ok(())
+}
+
+/// Nine tenths of what is free.
+fn usable_memory() -> u64 {
+    Machine::look().usable_memory_bytes().map_or(u64::MAX, |free| free / 10 * 9)
+}
+
+/// Where the director of a driver's job is, if it has one.
+fn ask_director(
+    station: &Station,
+    driver: &DriverReach,
+    name: &str,
+    stop: &AtomicBool,
+) -> Option<Reach> {
+    let deadline = Instant::now() + TELLING;
+    let gives_up = || stop.load(Ordering::Relaxed);
+    let key = format!("{SERVERS}{name}");
+    let link = station.call(&driver.addresses, &driver.host, &key, deadline, gives_up).ok()?;
+    let until = Until { deadline: Some(deadline), stop };
+    let told: Result<FromDriver, TalkError> = Talk::of_driver(link).await_message(&until);
+    match told {
+        Ok(FromDriver::Director(reach)) => Some(reach),
+        _ => None,
+    }
+}
+
+/// Holds parameters until the job ends, or this is to leave and others have them.
+fn serving(
+    network: &Arc<dyn Network>,
+    director: Reach,
+    (name, memory): (&str, u64),
+    stop: &Arc<AtomicBool>,
+) -> Result<(), Error> {
+    let settings = ServingSettings {
+        name: name.to_string(),
+        director,
+        rules: rules(),
+        memory_limit: memory,
+        deadline: JOINING,
+        history: history(),
+    };
+    let process = ServerProcess::start(Arc::clone(network), settings)?;
+    let mut leaving: Option<Instant> = None;
+    loop {
+        match process.ended() {
+            // The job is over.
+            Some(Err(TableError::DirectorLost { .. })) => return Ok(()),
+            Some(ended) => return Ok(ended?),
+            None => {}
+        }
+        if stop.load(Ordering::Relaxed) && leaving.is_none() {
+            process.leave();
+            leaving = Some(Instant::now());
+        }
+        if leaving.is_some_and(|since| since.elapsed() >= LEAVING) {
+            return Ok(());
+        }
+        std::thread::sleep(LOOK_UP);
+    }
+}
+
+/// A server that is a thread of a worker. It ends with this.
+pub(super) struct Hosted {
+    stop: Arc<AtomicBool>,
+}
+
+impl Hosted {
+    /// Starts it. None where there can be no more threads.
+    pub(super) fn start(
+        network: Arc<dyn Network>,
+        director: Reach,
+        name: String,
+    ) -> Option<Hosted> {
+        let stop = Arc::<AtomicBool>::default();
+        let ends = Arc::clone(&stop);
+        let thread = std::thread::Builder::new().name("server".into());
+        let served = move || {
+            // What goes wrong with it the director sees and says.
+            let _ = serving(&network, director, (&name, usable_memory()), &ends);
+        };
+        thread.spawn(served).ok().map(|_| Hosted { stop })
+    }
+}
+
+impl Drop for Hosted {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,217 @@
+//! A worker that need not wait for the others: it pulls, does the grains of its turn, pushes what it learned, and wants the next.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use manyhands_device::{PlanId, StepExecutor};
+use manyhands_net::membership::worker::Event;
+use manyhands_net::tables::client::PushSettings;
+use manyhands_net::tables::error::TableError;
+use manyhands_program::LOSS;
+
+use super::at_worker::{TableAtHand, halt, stopped};
+use crate::cluster::halt::{Halt, driver_halt};
+use crate::cluster::plane::{Plane, lost_in_own};
+use crate::cluster::talk::{TalkError, Until};
+use crate::cluster::words::{FromDriver, FromWorker, Loss, Work};
+use crate::error::Error;
+
+/// How long a turn is waited for without a look at whether to leave.
+const LOOK_UP: Duration = Duration::from_millis(200);
+
+/// Some grains of a step.
+struct TurnAtHand {
+    step: u64,
+    grains: Range<usize>,
+    n_grains: usize,
+    bound: Option<u64>,
+}
+
+impl Plane<'_> {
+    /// Takes turns until it is told to stop.
+    pub(in crate::cluster) fn turns_of_view(
+        &mut self,
+        steps: u64,
+        stop: &AtomicBool,
+        drain: &AtomicBool,
+    ) -> Result<(), Halt> {
+        let Some(job) = &mut self.job else { return Err(Halt::Stopped) };
+        job.driver.say(&FromWorker::WantsTurns, &[]).map_err(driver_halt)?;
+        let mut told_drain = false;
+        loop {
+            if drain.load(Ordering::Relaxed) && !told_drain {
+                told_drain = true;
+                self.follower.tell(Event::Drain);
+            }
+            let Some(job) = &mut self.job else { return Err(Halt::Stopped) };
+            let until = Until { deadline: Some(Instant::now() + LOOK_UP), stop };
+            let message = match job.driver.await_message(&until) {
+                Err(TalkError::Silent { .. }) => continue,
+                message => message.map_err(driver_halt)?,
+            };
+            match message {
+                FromDriver::Turn { step, grains, n_grains, bound } => {
+                    self.turn(&TurnAtHand { step, grains, n_grains, bound }, stop)?;
+                }
+                FromDriver::Advance { step } => {
+                    if let Some(table) = &mut job.table {
+                        table.advance(step - 1, stop)?;
+                    }
+                }
+                other => {
+                    job.note(other);
+                    job.give_state_if_wanted(steps)?;
+                }
+            }
+        }
+    }
+
+    fn turn(&mut self, turn: &TurnAtHand, stop: &AtomicBool) -> Result<(), Halt> {
+        let Some(job) = &mut self.job else { return Err(Halt::Stopped) };
+        let start = Instant::now();
+        let mut work = Work { n_grains: turn.grains.len() as u64, ..Work::default() };
+        let grains = std::slice::from_ref(&turn.grains);
+        let inputs = job.inputs_for(turn.step, grains, turn.step - 1, stop)?;
+        let plan = job.plan(inputs.n_samples, turn.n_grains)?;
+        work.seconds.input = start.elapsed().as_secs_f64();
+        if let Some(table) = &mut job.table {
+            table.begin_turn(&mut job.executor, turn, stop)?;
+        }
+        work.seconds.exchange = start.elapsed().as_secs_f64() - work.seconds.input;
+        let computing = Instant::now();
+        job.executor.begin_step(plan)?;
+        job.write_shared(plan, &inputs, turn.step)?;
+        job.executor.run_grains(plan, grains)?;
+        job.sum_own(plan).map_err(lost_in_own)?;
+        let share = turn.grains.len() as f32 / turn.n_grains.max(1) as f32;
+        let mut staging = match &job.table {
+            Some(table) => table.mean_gradients(&mut job.executor, plan)?,
+            None => Vec::new(),
+        };
+        job.executor.run_update(plan)?;
+        if let Some(padding) = self.padding {
+            padding.sleep(computing.elapsed());
+        }
+        work.seconds.compute = computing.elapsed().as_secs_f64();
+        let loss = job.executor.step_scalar(plan, LOSS)?;
+        let pushing = Instant::now();
+        if let Some(table) = &mut job.table {
+            table.add_changes(&job.executor, &mut staging)?;
+            table.push_turn(&staging, share, stop)?;
+        }
+        work.seconds.exchange += pushing.elapsed().as_secs_f64();
+        // The servers have it, so it is told whatever happens next.
+        let loss = Loss::new(turn.step, Some(loss));
+        let done = FromWorker::TurnDone { loss, work };
+        job.driver.say(&done, &[]).and_then(|()| job.driver.push()).map_err(driver_halt)?;
+        Ok(())
+    }
+}
+
+impl TableAtHand {
+    /// Moves the clock on.
+    fn advance(&mut self, clock: u64, stop: &AtomicBool) -> Result<(), Halt> {
+        if self.client.is_none() {
+            self.clock = self.clock.max(clock);
+        }
+        let table = self.table(stop)?;
+        while table.now() < clock {
+            match table.clock() {
+                Ok(()) => {}
+                Err(TableError::ClientLost { .. }) => self.client = None,
+                Err(error) => return Err(halt(error)),
+            }
+            if self.client.is_none() {
+                break;
+            }
+        }
+        self.clock = self.clock.max(clock);
+        Ok(())
+    }
+
+    /// Gives the parameters the values that the servers have, as far as they are wanted.
+    fn begin_turn(
+        &mut self,
+        executor: &mut StepExecutor,
+        turn: &TurnAtHand,
+        stop: &AtomicBool,
+    ) -> Result<(), Halt> {
+        loop {
+            self.advance(turn.step - 1, stop)?;
+            let table = self.table(stop)?;
+            if let Some(bound) = turn.bound {
+                table.set_bound(u32::try_from(bound).unwrap_or(u32::MAX)).map_err(halt)?;
+            }
+            let range = 0..self.job.layout.n_elements as u64;
+            let values = &mut self.values;
+            match table.pull(range, values).and_then(|ticket| ticket.wait()) {
+                Ok(()) => break,
+                Err(TableError::Deadline { .. }) => stopped(stop)?,
+                Err(TableError::ClientLost { .. }) => {
+                    self.client = None;
+                    stopped(stop)?;
+                }
+                Err(error) => return Err(halt(error)),
+            }
+        }
+        for one in &self.job.layout.parameters {
+            let values = &self.values[one.first..one.first + one.n_elements];
+            executor.write_parameter(&one.name, bytemuck::cast_slice(values))?;
+        }
+        Ok(())
+    }
+
+    /// The mean gradients of the grains that were done, where they lie in the table.
+    fn mean_gradients(&self, executor: &mut StepExecutor, plan: PlanId) -> Result<Vec<f32>, Error> {
+        let sums = executor.sum_layout(plan)?.clone();
+        let mut staging = vec![0.0; self.job.layout.n_elements];
+        let divisor =
+            executor.exchange(plan, |_, totals| self.gather(&sums, totals, &mut staging))??;
+        let inverse = 1.0 / divisor;
+        staging.iter_mut().for_each(|sum| *sum *= inverse);
+        Ok(staging)
+    }
+
+    /// What this worker changed of parameters that have no gradient.
+    fn add_changes(&self, executor: &StepExecutor, staging: &mut [f32]) -> Result<(), Error> {
+        for one in self.job.layout.parameters.iter().filter(|one| one.update.is_none()) {
+            let range = one.first..one.first + one.n_elements;
+            let now = executor.parameter(&one.name)?.elements::<f32>()?;
+            let before = &self.values[range.clone()];
+            let pairs = now.iter().zip(before);
+            staging[range].iter_mut().zip(pairs).for_each(|(to, (now, before))| *to = now - before);
+        }
+        Ok(())
+    }
+
+    /// Pushes what was learned, and waits until the servers have it.
+    fn push_turn(&mut self, staging: &[f32], share: f32, stop: &AtomicBool) -> Result<(), Halt> {
+        let table = self.table(stop)?;
+        let range = 0..self.job.layout.n_elements as u64;
+        let settings = PushSettings { rate: self.rate, share };
+        let ticket = loop {
+            match table.push_with(range.clone(), staging, settings) {
+                Err(TableError::Deadline { .. }) => stopped(stop)?,
+                other => break other.map_err(|error| self.lost(error))?,
+            }
+        };
+        ticket.detach();
+        loop {
+            match table.flush() {
+                Ok(()) => return Ok(()),
+                // What was sent cannot be taken back, so it is waited for a little longer than others are.
+                Err(TableError::Deadline { .. }) => stopped(stop)?,
+                Err(error) => return Err(self.lost(error)),
+            }
+        }
+    }
+
+    /// One that was taken for lost comes back as another, and its turn is given again.
+    fn lost(&mut self, error: TableError) -> Halt {
+        if let TableError::ClientLost { .. } = error {
+            self.client = None;
+        }
+        halt(error)
+    }
+}
