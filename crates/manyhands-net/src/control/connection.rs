@@ -39,6 +39,13 @@ pub enum ControlError {
     },
 }
 
+impl ControlError {
+    /// Whether trying again is of no use: the other side has another secret or another version.
+    pub fn is_hopeless(&self) -> bool {
+        matches!(self, ControlError::Dial(error) if super::follower::is_hopeless(error))
+    }
+}
+
 /// A connection that carries control messages, always encrypted.
 pub(super) struct Connection(Framed);
 

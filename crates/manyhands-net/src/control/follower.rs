@@ -360,7 +360,7 @@ impl<S: Side, P: FnMut(S::Action)> Loop<S, P> {
 }
 
 /// Whether the same attempt would fail again, whatever changes elsewhere.
-fn is_hopeless(error: &DialError) -> bool {
+pub(super) fn is_hopeless(error: &DialError) -> bool {
     match error {
         DialError::Unfindable { .. } => true,
         DialError::Handshake { source, .. } => matches!(

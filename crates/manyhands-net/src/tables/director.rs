@@ -472,6 +472,8 @@ impl Director {
 
     fn lose_client(&mut self, id: ClientId, reason: &str) {
         let Some(client) = self.clients.remove(&id) else { return };
+        // It may be there still, and should know why it is sent away.
+        self.send(client.connection, FromDirector::ClientGone { id, reason: reason.to_string() });
         self.connections.remove(&client.connection);
         self.out.push(Action::Close(client.connection));
         self.say(format!("{} ({id}) does not take part any more: {reason}", client.name));

@@ -322,9 +322,9 @@ impl<'a> Steps<'a> for Remote<'a> {
         {
             return Ok(tensors.clone());
         }
-        if let (Some(tables), Some((_, before)), true) =
-            (&self.tables, &self.newest, self.shared.table().turns.is_some())
-        {
+        // Apart from what follows, so that the table is not locked while servers are asked.
+        let takes_turns = self.shared.table().turns.is_some();
+        if let (Some(tables), Some((_, before)), true) = (&self.tables, &self.newest, takes_turns) {
             // Everything that changes is there.
             let mut tensors = before.clone();
             tables.overlay(steps, &mut tensors)?;
@@ -428,6 +428,7 @@ fn follow(shared: &Shared, action: Action) {
             if steps + 1 < done && table.turns.is_none() {
                 table.lost_at = Some(done);
             }
+            table.take_turns_back();
             table.holding = is_holding.then_some(steps);
             if is_holding {
                 table.asked = None;

@@ -34,6 +34,8 @@ pub(super) struct JobAtHand {
     pub(super) grain: usize,
     pub(super) parameters: Vec<(String, Role)>,
     pub(super) driver_is_lost: bool,
+    /// How often it wanted turns, where workers do not wait for each other.
+    pub(super) round: u64,
     /// The step whose grains are held, from 1.
     pub(super) held_step: Option<u64>,
     /// What a grain takes here.
@@ -91,6 +93,7 @@ impl JobAtHand {
             grain: programs.grain,
             parameters,
             driver_is_lost: false,
+            round: 0,
             held_step: None,
             seconds_per_grain: None,
             wanted: Vec::new(),
@@ -112,6 +115,7 @@ impl JobAtHand {
         self.wanted.clear();
         self.state_wanted = None;
         self.reading.iter_mut().for_each(Reading::forget_told);
+        self.table.iter_mut().for_each(TableAtHand::leave);
     }
 
     pub(super) fn plan(&self, n_samples: usize, n_grains: usize) -> Result<PlanId, Error> {
@@ -125,6 +129,7 @@ impl JobAtHand {
             let tensor = found.ok_or_else(|| Error::MissingParameter { name: name.clone() })?;
             self.executor.set_parameter(name, &tensor.tensor)?;
         }
+        self.table.iter_mut().for_each(|table| table.is_behind = false);
         self.executor.forget_step();
         self.held_step = None;
         match &mut self.outer {

@@ -24,6 +24,8 @@ use crate::train::Step;
 pub(super) const KEPT: u64 = 4;
 /// The most steps whose inputs a worker may wait for.
 const MOST_WANTED: usize = 1 << 10;
+/// A worker that was asked to be a server is asked for another one after this at the earliest.
+const TO_SERVE: Duration = Duration::from_secs(5);
 /// How often there is a look at whether the driver ends.
 const LOOK_UP: Duration = Duration::from_millis(100);
 
@@ -54,7 +56,7 @@ fn serve(shared: &Shared, link: Box<dyn Link>, number: u64, name: String) {
     let connected = Connected { name: name.clone(), ..Connected::default() };
     shared.table().talks.insert(number, connected);
     let (talk, wanted) = (Talk::of_driver(link), VecDeque::new());
-    let mut serving = Serving { shared, talk, number, name, wanted, is_server: false };
+    let mut serving = Serving { shared, talk, number, name, wanted, asked_to_serve: None };
     // A worker that is gone is the coordinator's business.
     let _ = serving.run(&bell);
     let mut table = shared.table();
@@ -74,8 +76,8 @@ struct Serving<'a> {
     number: u64,
     name: String,
     wanted: VecDeque<Wanted>,
-    /// It was asked to be a server too.
-    is_server: bool,
+    /// When it was last asked to be a server too.
+    asked_to_serve: Option<Instant>,
 }
 
 /// What a worker asked for.
@@ -138,19 +140,19 @@ impl Serving<'_> {
                 self.shared.table().readiness.one_is_ready();
                 self.wanted.push_back(Wanted { step, grains, reads });
             }
-            FromWorker::WantsTurns => {
+            FromWorker::WantsTurns { round } => {
                 let mut table = self.shared.table();
                 table.readiness.one_is_ready();
-                table.turns.iter_mut().for_each(|turns| turns.join(self.number));
+                table.turns.iter_mut().for_each(|turns| turns.join(self.number, round));
                 drop(table);
                 self.shared.ring();
             }
-            FromWorker::TurnDone { loss, work } => {
+            FromWorker::TurnDone { round, loss, work } => {
                 let mut table = self.shared.table();
                 let own = table.work.entry(self.name.clone()).or_default();
                 own.0 += work.n_grains;
                 own.1.add(work.seconds);
-                table.turn_done(self.number, loss, work.seconds.compute);
+                table.turn_done(self.number, round, loss, work.seconds.compute);
                 drop(table);
                 self.shared.ring();
             }
@@ -285,10 +287,11 @@ impl Serving<'_> {
     /// Has this worker be a server too, where there are too few.
     fn ask_to_serve(&mut self) -> Result<(), TalkError> {
         let mut table = self.shared.table();
-        if self.is_server || table.n_servers_wanted == 0 {
+        let is_asked = self.asked_to_serve.is_some_and(|asked| asked.elapsed() < TO_SERVE);
+        if is_asked || table.n_servers_wanted == 0 {
             return Ok(());
         }
-        self.is_server = true;
+        self.asked_to_serve = Some(Instant::now());
         table.n_servers_wanted -= 1;
         let sentence = format!("{} holds parameters too, since a server is missing", self.name);
         table.news.push_back(sentence);

@@ -81,6 +81,13 @@ impl Plane<'_> {
     fn begin(&mut self, of: &StepOf<'_>) -> Result<(PlanId, Vec<Range<usize>>), Halt> {
         let Some(job) = &mut self.job else { return Err(Halt::Stopped) };
         let own = of.own();
+        if let Some(table) = job.table.as_ref().filter(|table| table.is_behind)
+            && !own.grains.is_empty()
+        {
+            // It would compute with values of a step before, so it copies those of the others.
+            let reason = table.behind();
+            return Err(Halt::Lost(Peer::Member(of.go.members[of.rank].id), reason));
+        }
         let mut to_do = ranges(&own.to_do);
         if job.held_step != Some(of.number) || !job.holds(&own.grains, &own.to_do, of.n_grains) {
             // What is held is of another step, or not what the others count on.
@@ -142,10 +149,13 @@ impl Plane<'_> {
         };
         exchanged.map_err(|error| lost_in(go, error))?;
         let Some(job) = &mut self.job else { return Err(Halt::Stopped) };
-        // Servers wait for the parts of all, and apply the step meanwhile.
+        // Servers wait for the parts of all, and apply the step meanwhile. Who waits for servers does not wait for workers.
         let parts = PartsOf { plan, number: of.number, n_grains: of.n_grains };
+        let waits_for_none = || Event::Waiting { view: go.view, waiting_for: Vec::new() };
         if let Some(table) = &mut job.table {
+            control.note(waits_for_none());
             table.push(&mut job.executor, parts, of.stop)?;
+            control.note(waiting_for_others(go, of.rank));
         }
         let known = buckets.as_ref().map(|buckets| (&buckets.bytes, staging.totals()));
         match &job.outer {
@@ -155,6 +165,7 @@ impl Plane<'_> {
         .map_err(|error| lost_in(go, error))?;
         job.staging = staging;
         if let Some(table) = &mut job.table {
+            control.note(waits_for_none());
             table.pull(&mut job.executor, parts, of.stop)?;
         }
         Ok(seconds)

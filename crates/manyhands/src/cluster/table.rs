@@ -171,7 +171,7 @@ impl Table {
     }
 
     /// Whether a connection is the newest one of a member of the view.
-    fn is_of_view(&self, number: u64) -> bool {
+    pub(super) fn is_of_view(&self, number: u64) -> bool {
         let Some(one) = self.talks.get(&number) else { return false };
         let is_newest =
             self.talks.iter().all(|(of, other)| other.name != one.name || *of <= number);

@@ -15,12 +15,14 @@ pub(super) struct Turns {
     given: BTreeMap<u64, Turn>,
     /// The step up to which a worker was moved on.
     told: BTreeMap<u64, u64>,
+    /// In which of its rounds a worker is: turns of an earlier one may still be on their way.
+    rounds: BTreeMap<u64, u64>,
 }
 
 impl Turns {
     pub(super) fn new(drift: Drift) -> Turns {
-        let (given, told) = (BTreeMap::new(), BTreeMap::new());
-        Turns { dispatcher: Dispatcher::new(drift), began: Instant::now(), given, told }
+        let (given, told, rounds) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Turns { dispatcher: Dispatcher::new(drift), began: Instant::now(), given, told, rounds }
     }
 
     /// How many steps should be handed over and not done.
@@ -33,9 +35,10 @@ impl Turns {
         self.give();
     }
 
-    /// A worker wants turns. What it was given and has not done is given to others.
-    pub(super) fn join(&mut self, number: u64) {
+    /// A worker wants turns, in another round. What it was given and has not done is given to others.
+    pub(super) fn join(&mut self, number: u64, round: u64) {
         self.lose(number);
+        self.rounds.insert(number, round);
         self.dispatcher.join(self.now(), WorkerNumber(number));
         self.give();
     }
@@ -44,6 +47,7 @@ impl Turns {
     pub(super) fn lose(&mut self, number: u64) {
         self.given.remove(&number);
         self.told.remove(&number);
+        self.rounds.remove(&number);
         self.dispatcher.lose(WorkerNumber(number));
         self.give();
     }
@@ -63,24 +67,41 @@ impl Turns {
         if let Some(Turn { step, grains, bound }) = self.given.remove(&number) {
             self.told.insert(number, step);
             let n_grains = self.dispatcher.n_grains(step).unwrap_or(grains.end);
-            return Some(FromDriver::Turn { step, grains, n_grains, bound });
+            let round = self.rounds.get(&number).copied().unwrap_or_default();
+            return Some(FromDriver::Turn { round, step, grains, n_grains, bound });
         }
         let worker = WorkerNumber(number);
-        if self.dispatcher.is_busy(worker) {
+        if self.dispatcher.is_busy(worker) || !self.rounds.contains_key(&number) {
             return None;
         }
         // One without a turn must not hold others up.
         let step = self.dispatcher.clock_of_idle(worker)?;
-        let told = self.told.get_mut(&number).filter(|told| **told < step)?;
+        let told = self.told.entry(number).or_default();
+        if *told >= step {
+            return None;
+        }
         *told = step;
         Some(FromDriver::Advance { step })
     }
 }
 
 impl Table {
-    /// Takes note that a worker has done its turn.
-    pub(super) fn turn_done(&mut self, number: u64, loss: Loss, seconds: f64) {
+    /// What workers have that do not take part any more is given to others: their connections may stay open for long.
+    pub(super) fn take_turns_back(&mut self) {
+        let Some(turns) = &self.turns else { return };
+        let gone = |number: &u64| !self.is_of_view(*number);
+        let gone: Vec<u64> = turns.rounds.keys().copied().filter(gone).collect();
+        if let Some(turns) = &mut self.turns {
+            gone.into_iter().for_each(|number| turns.lose(number));
+        }
+    }
+
+    /// Takes note that a worker has done its turn, unless it was taken back meanwhile.
+    pub(super) fn turn_done(&mut self, number: u64, round: u64, loss: Loss, seconds: f64) {
         let Some(turns) = &mut self.turns else { return };
+        if turns.rounds.get(&number) != Some(&round) {
+            return;
+        }
         let took = Took { seconds, loss: loss.value().map_or(f64::NAN, f64::from) };
         let done = turns.dispatcher.done(turns.now(), WorkerNumber(number), took);
         turns.give();

@@ -27,10 +27,10 @@ pub(super) enum FromWorker {
     CannotRead { reason: String },
     /// Parameters were lost with the servers that held them.
     LostParameters { reason: String },
-    /// It wants turns. What it had is not done.
-    WantsTurns,
-    /// A turn is done, with the mean loss of its grains.
-    TurnDone { loss: Loss, work: Work },
+    /// It wants turns, in a round of its own. What it had is not done.
+    WantsTurns { round: u64 },
+    /// A turn of a round is done, with the mean loss of its grains.
+    TurnDone { round: u64, loss: Loss, work: Work },
     /// A step is done, and this is what it took here.
     Done { loss: Loss, work: Work },
     /// The state after so many steps, with the losses of the last of them; its tensors are beside it.
@@ -96,8 +96,8 @@ pub(super) enum FromDriver {
     GiveState { steps: u64 },
     /// There are too few servers: this worker is to be one too.
     BeServer,
-    /// Where workers need not wait for each other: some grains of a step, from 1, and how many steps may be missing.
-    Turn { step: u64, grains: Range<usize>, n_grains: usize, bound: Option<u64> },
+    /// Where workers need not wait for each other: some grains of a step, from 1, and how many steps may be missing; for the round in which the worker asked.
+    Turn { round: u64, step: u64, grains: Range<usize>, n_grains: usize, bound: Option<u64> },
     /// There is nothing of the steps before this one, from 1, for the worker.
     Advance { step: u64 },
     /// To a server: this is where the director of the job's tables is.
@@ -189,7 +189,7 @@ const MAX_THREADS: usize = 1 << 12;
 impl Checked for FromWorker {
     fn check(&self) -> Result<(), String> {
         match self {
-            FromWorker::NeedState | FromWorker::Reads | FromWorker::WantsTurns => Ok(()),
+            FromWorker::NeedState | FromWorker::Reads | FromWorker::WantsTurns { .. } => Ok(()),
             FromWorker::CannotRead { reason } | FromWorker::LostParameters { reason } => {
                 bounded("the reason", reason.len(), MAX_REASON)
             }
@@ -200,7 +200,7 @@ impl Checked for FromWorker {
                 check_step(*step)?;
                 check_grains(grains)
             }
-            FromWorker::Done { loss, work } | FromWorker::TurnDone { loss, work } => {
+            FromWorker::Done { loss, work } | FromWorker::TurnDone { loss, work, .. } => {
                 check_step(loss.step)?;
                 let WorkSeconds { input, compute, exchange, update } = work.seconds;
                 match [input, compute, exchange, update].iter().all(|s| (0.0..=1e12).contains(s)) {

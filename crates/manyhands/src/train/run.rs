@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use manyhands_data::{Batch, Order, Part};
 use manyhands_device::KERNEL_SET;
@@ -32,12 +32,21 @@ use crate::registry::Registry;
 use crate::report::{Report, Seconds};
 use crate::schedules::{Position, warm_up};
 
+/// A step that is under way has at least so long to end when the user wants to stop.
+const STOPPING: Duration = Duration::from_secs(10);
+
 /// Trains what a trainer was given. Where all workers of a cluster are lost, it goes on from the last checkpoint when there are others.
 pub(super) fn run_to_the_end(mut trainer: Trainer) -> Result<Report, Error> {
     loop {
         match run(&mut trainer) {
             Err(Error::WorkersLost { step }) if trainer.stop.load(Ordering::Relaxed) => {
                 let (step, folder) = (step as usize, trainer.out.clone());
+                return Err(Error::StoppedWithoutWorkers { step, folder });
+            }
+            Err(Error::ParametersLost { .. }) if trainer.stop.load(Ordering::Relaxed) => {
+                let saved = CheckpointFolder::open(&trainer.out)?.steps()?;
+                let (step, folder) =
+                    (saved.last().map_or(0, |step| *step as usize), trainer.out.clone());
                 return Err(Error::StoppedWithoutWorkers { step, folder });
             }
             Err(lost @ (Error::WorkersLost { .. } | Error::ParametersLost { .. })) => {
@@ -391,6 +400,7 @@ impl<'a> Run<'a> {
         set_up: &mut SetUp,
     ) -> Result<(), Error> {
         let computing = Instant::now();
+        let mut stopping: Option<Instant> = None;
         loop {
             // What happened is told also where it is the end.
             let waited = steps.await_step();
@@ -398,7 +408,10 @@ impl<'a> Run<'a> {
             if waited? {
                 break;
             }
-            if (self.should_stop)() && !steps.has_workers() {
+            // Workers that are connected may all be silent: they are waited for as long as steps take, and no longer.
+            let is_patient = (self.should_stop)()
+                && stopping.get_or_insert_with(Instant::now).elapsed() < self.stopping_patience();
+            if (self.should_stop)() && !(is_patient && steps.has_workers()) {
                 let folder = self.writer.folder().path().to_path_buf();
                 return Err(Error::StoppedWithoutWorkers {
                     step: self.state.step as usize,
@@ -561,6 +574,12 @@ impl<'a> Run<'a> {
             self.tell(&Event::Checkpointed { step: saved.step, folder: &saved.folder });
         }
         Ok(())
+    }
+
+    /// How long a step that is under way may take to end when the user wants to stop.
+    fn stopping_patience(&self) -> Duration {
+        let mean_step = self.split.compute / (self.state.step as f64).max(1.0);
+        STOPPING.max(Duration::try_from_secs_f64(4.0 * mean_step).unwrap_or(STOPPING))
     }
 
     /// The user wants to stop: saves, and says so.

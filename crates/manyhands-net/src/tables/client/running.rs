@@ -257,22 +257,30 @@ impl Shared {
         }
     }
 
-    /// As [`Shared::wait`], with what was read handed on as it comes.
+    /// As [`Shared::wait`], with what was read handed on as it comes, until `gives_up`. A push of this client that nobody waited for and that was refused is told here:
+    /// what is waited for may never come because of it.
     pub(super) fn wait_parts(
         &self,
         ticket: TicketId,
         what: &str,
+        at_most: Duration,
+        gives_up: &dyn Fn() -> bool,
         mut take: impl FnMut(usize, ReadResult) -> Result<(), TableError>,
     ) -> Result<(), TableError> {
         let start = Instant::now();
         loop {
-            let left = self.deadline.saturating_sub(start.elapsed());
+            let left = at_most.saturating_sub(start.elapsed());
             let found = self.until(what, left, |state| {
                 let ready = state.client.take_ready(ticket);
                 let outcome = state.client.take(ticket);
-                (!ready.is_empty() || outcome.is_some()).then_some((ready, outcome))
+                if !ready.is_empty() || outcome.is_some() {
+                    return Some(Ok((ready, outcome)));
+                }
+                let stopped = || TableError::Stopped { what: what.to_string() };
+                let error = state.client.take_unheard();
+                error.or_else(|| gives_up().then(stopped)).map(Err)
             });
-            let (ready, outcome) = match found {
+            let (ready, outcome) = match found.and_then(|found| found) {
                 Ok(found) => found,
                 Err(error) => return Err(self.gave_up(ticket, error)),
             };
@@ -283,6 +291,10 @@ impl Shared {
                 None => {}
             }
         }
+    }
+
+    pub(super) fn forget_refused(&self) {
+        self.core.lock().client.take_unheard();
     }
 
     pub(super) fn detach(&self, ticket: TicketId) {

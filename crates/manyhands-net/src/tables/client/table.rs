@@ -249,10 +249,11 @@ impl Table {
     /// Ends this worker's clock: what it pushed so far is of it. The next one begins.
     pub fn clock(&self) -> Result<(), TableError> {
         let _gate = self.inner.gate.lock().unwrap_or_else(PoisonError::into_inner);
-        let clock = self.inner.clock.fetch_add(1, Ordering::Relaxed);
+        let clock = self.inner.clock.load(Ordering::Relaxed);
         if self.has_clock() {
             self.on_all_shards(Operation::Finish { clock })?.detach();
         }
+        self.inner.clock.store(clock + 1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -264,6 +265,11 @@ impl Table {
         }
         self.inner.bound.store(staleness, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Forgets what went wrong with pushes that nobody waited for: of work that was given up.
+    pub fn forget_refused(&self) {
+        self.shared.forget_refused();
     }
 
     /// Waits until everything that this process pushed, to any table, is acknowledged. Tells what went wrong with pushes that nobody waited for.

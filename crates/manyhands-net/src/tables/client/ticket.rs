@@ -79,12 +79,22 @@ impl<'o> PullTicket<'o> {
         PullTicket { ticket, out, scatter }
     }
 
-    /// Waits until all values are there.
+    /// Waits until all values are there, for no longer than the deadline of the settings.
     pub fn wait(self) -> Result<(), TableError> {
+        let at_most = self.ticket.shared.deadline();
+        self.wait_within(at_most, &|| false)
+    }
+
+    /// As [`PullTicket::wait`], however long it takes, until `gives_up`, which is asked every few milliseconds: for one who is told by others when to wait no more.
+    pub fn wait_unless(self, gives_up: impl Fn() -> bool) -> Result<(), TableError> {
+        self.wait_within(Duration::MAX, &gives_up)
+    }
+
+    fn wait_within(self, at_most: Duration, gives_up: &dyn Fn() -> bool) -> Result<(), TableError> {
         let PullTicket { mut ticket, out, scatter } = self;
         ticket.is_taken = true;
         let shared = Arc::clone(&ticket.shared);
-        shared.wait_parts(ticket.id, &ticket.what, |part, result| {
+        shared.wait_parts(ticket.id, &ticket.what, at_most, gives_up, |part, result| {
             let body = result.bodies.first().map_or(&[][..], |body| &body[..]);
             scatter.put(part, body, out)
         })

@@ -30,6 +30,8 @@ use crate::job::Consistency;
 
 /// How long servers are waited for before workers hold parameters in their place.
 const MISSING: Duration = Duration::from_secs(3);
+/// How long a worker that was asked to be a server may take to be one.
+const ASKED: Duration = Duration::from_secs(10);
 /// How often there is a look at which servers are there.
 const LOOK_UP: Duration = Duration::from_millis(50);
 /// A server that is silent for so long is lost. One that was killed is noticed at once.
@@ -118,10 +120,10 @@ impl TablesOfDriver {
     ) -> Result<(), Error> {
         let (shared, director) = (Arc::clone(shared), Arc::clone(&self.director));
         let (job, network) = (self.job.clone(), Arc::clone(&self.network));
-        let table = Arc::clone(&self.table);
+        let (table, stop) = (Arc::clone(&self.table), Arc::clone(&self.stop));
         let filling = std::thread::Builder::new().name("driver-tables".into());
         self.filling = Some(filling.spawn(move || {
-            if !await_servers(&shared, &director, job.n_servers) {
+            if !await_servers(&shared, &director, job.n_servers, &stop) {
                 return;
             }
             match filled(&job, network, &shared, steps, &state) {
@@ -185,29 +187,32 @@ fn tell_servers(station: &Station, director: &Reach, stop: &AtomicBool) {
     }
 }
 
-/// Waits until enough servers are there; where they do not come, workers are asked. Whether the run goes on.
-fn await_servers(shared: &Shared, director: &DirectorProcess, n_servers: usize) -> bool {
-    let start = Instant::now();
-    let mut n_asked = 0;
+/// Waits until enough servers are there; where they do not come, workers are asked, and again after a while: who was asked may be gone. Whether the run goes on.
+fn await_servers(
+    shared: &Shared,
+    director: &DirectorProcess,
+    n_servers: usize,
+    stop: &AtomicBool,
+) -> bool {
+    let (start, mut asked) = (Instant::now(), None);
     loop {
-        if shared.stop.load(Ordering::SeqCst) {
+        if [stop, &shared.stop].iter().any(|flag| flag.load(Ordering::SeqCst)) {
             return false;
         }
         let n_here = director.status().servers.len();
         if n_here >= n_servers {
             return true;
         }
-        if start.elapsed() >= MISSING {
+        let is_due = asked.is_none_or(|asked: Instant| asked.elapsed() >= ASKED);
+        if start.elapsed() >= MISSING && is_due {
+            asked = Some(Instant::now());
             let mut table = shared.table();
-            let n_missing = n_servers - n_here;
-            // Who was asked takes a moment to come.
-            if n_asked < n_missing + n_asked.min(n_here) && table.n_servers_wanted == 0 {
-                let n_more = n_missing.saturating_sub(n_asked);
-                table.n_servers_wanted = n_more;
-                n_asked += n_more;
-                drop(table);
-                shared.ring();
-            }
+            table.n_servers_wanted = n_servers - n_here;
+            table.news.push_back(format!(
+                "{n_here} of {n_servers} servers are here: workers are asked to hold parameters in place of the others"
+            ));
+            drop(table);
+            shared.ring();
         }
         std::thread::sleep(LOOK_UP);
     }

@@ -24,8 +24,8 @@ use crate::cluster::halt::Halt;
 use crate::cluster::sums::{ExchangeError, exchange_typed};
 use crate::error::Error;
 
-/// How long a wait goes on without a look at whether to stop.
-const LOOK_UP: Duration = Duration::from_millis(100);
+/// How long one try to reach the table, or to send where much is underway, goes on without a look at whether to stop.
+const TRY: Duration = Duration::from_secs(1);
 /// How long a table may take to be there when a worker first needs it; a driver that is gone is noticed much earlier.
 const OPENING: Duration = Duration::from_secs(600);
 
@@ -46,7 +46,7 @@ pub(in crate::cluster) struct TableAtHand {
     staging: Vec<f32>,
     /// The servers were one step further before the values were read: those of the next step will be right again.
     pub(in crate::cluster) is_behind: bool,
-    hosted: Option<Hosted>,
+    hosted: Vec<Hosted>,
 }
 
 /// The step that parts are of.
@@ -77,15 +77,23 @@ impl TableAtHand {
             has_values: false,
             staging: Vec::new(),
             is_behind: false,
-            hosted: None,
+            hosted: Vec::new(),
         }
     }
 
-    /// There are too few servers: this worker is one too.
+    /// There are too few servers: this worker is one too, or another one.
     pub(in crate::cluster) fn be_server(&mut self) {
         let (network, director) = (Arc::clone(&self.network), self.job.director.clone());
-        let start = || Hosted::start(network, director, format!("{}-server", self.name));
-        self.hosted = self.hosted.take().or_else(start);
+        let name = match self.hosted.len() {
+            0 => format!("{}-server", self.name),
+            n => format!("{}-server-{}", self.name, n + 1),
+        };
+        self.hosted.extend(Hosted::start(network, director, name));
+    }
+
+    /// Gives its place among the clients up; the next step takes another.
+    pub(in crate::cluster) fn leave(&mut self) {
+        self.client = None;
     }
 
     /// Why the state of this worker is not to be copied.
@@ -118,8 +126,8 @@ impl TableAtHand {
 
     fn connect(&self) -> Result<(Tables, Table), TableError> {
         let settings = ClientSettings {
-            // A wait is taken up again, unless it is to end.
-            deadline: LOOK_UP,
+            // What takes longer is taken up again, unless it is to end.
+            deadline: TRY,
             history: history(),
             ..ClientSettings::new(self.name.clone(), self.job.director.clone())
         };
@@ -136,6 +144,8 @@ impl TableAtHand {
         stop: &AtomicBool,
     ) -> Result<(), Halt> {
         let table = self.table(stop)?;
+        // What was refused of a step that was given up says nothing of this one.
+        table.forget_refused();
         self.has_values = false;
         let sums = executor.sum_layout(of.plan)?.clone();
         let mut staging = std::mem::take(&mut self.staging);
@@ -192,12 +202,9 @@ impl TableAtHand {
             let table = self.table(stop)?;
             let n = self.job.layout.n_elements as u64;
             let values = &mut self.values;
-            // What is wrong with a push is looked for only where its step does not come.
-            let pulled = match table.pull_at(of.number, 0..n, values).and_then(|pull| pull.wait()) {
-                Err(late @ TableError::Deadline { .. }) => table.flush().and(Err(late)),
-                pulled => pulled,
-            };
-            match pulled {
+            // What was wrong with a push is told here too. A large model takes its time on a slow link, so nobody but the coordinator ends the wait.
+            let pulled = table.pull_at(of.number, 0..n, values);
+            match pulled.and_then(|pull| pull.wait_unless(|| is_set(stop))) {
                 Ok(()) => {
                     (self.has_values, self.is_behind) = (true, false);
                     return Ok(());
@@ -303,15 +310,21 @@ fn rest_of(layout: &SumLayout, on_servers: &BTreeSet<&str>) -> Vec<(DType, Vec<R
     rest
 }
 
+pub(super) fn is_set(stop: &AtomicBool) -> bool {
+    stop.load(Ordering::SeqCst)
+}
+
 /// Goes on, unless it is to stop.
 pub(super) fn stopped(stop: &AtomicBool) -> Result<(), Halt> {
-    if stop.load(Ordering::SeqCst) { Err(Halt::Stopped) } else { Ok(()) }
+    if is_set(stop) { Err(Halt::Stopped) } else { Ok(()) }
 }
 
 /// Why a worker does not go on, of an error of tables.
 pub(super) fn halt(error: TableError) -> Halt {
     match error {
         TableError::DirectorLost { reason } => Halt::Lost(Peer::Driver, reason),
+        // It was silent for too long, and comes back as another client.
+        error @ TableError::ClientLost { .. } => Halt::Lost(Peer::Driver, error.to_string()),
         TableError::Stopped { .. } => Halt::Stopped,
         TableError::LostShard { .. } => Halt::Parameters(error.to_string()),
         error => Halt::Broken(error.into()),

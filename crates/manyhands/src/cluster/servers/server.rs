@@ -78,6 +78,9 @@ pub fn run_server(settings: ServerSettings, say: impl Fn(&str)) -> Result<(), Er
                 }
                 None
             }
+            Err(error) if error.is_hopeless() => {
+                return Err(Error::NoCoordinator { reason: error.to_string() });
+            }
             Err(error) => Some(error.to_string()),
         };
         if problem != told

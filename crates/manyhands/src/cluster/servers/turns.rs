@@ -10,7 +10,7 @@ use manyhands_net::tables::client::PushSettings;
 use manyhands_net::tables::error::TableError;
 use manyhands_program::LOSS;
 
-use super::at_worker::{TableAtHand, halt, stopped};
+use super::at_worker::{TableAtHand, halt, is_set, stopped};
 use crate::cluster::halt::{Halt, driver_halt};
 use crate::cluster::plane::{Plane, lost_in_own};
 use crate::cluster::talk::{TalkError, Until};
@@ -22,6 +22,7 @@ const LOOK_UP: Duration = Duration::from_millis(200);
 
 /// Some grains of a step.
 struct TurnAtHand {
+    round: u64,
     step: u64,
     grains: Range<usize>,
     n_grains: usize,
@@ -37,7 +38,9 @@ impl Plane<'_> {
         drain: &AtomicBool,
     ) -> Result<(), Halt> {
         let Some(job) = &mut self.job else { return Err(Halt::Stopped) };
-        job.driver.say(&FromWorker::WantsTurns, &[]).map_err(driver_halt)?;
+        job.round += 1;
+        let own_round = job.round;
+        job.driver.say(&FromWorker::WantsTurns { round: own_round }, &[]).map_err(driver_halt)?;
         let mut told_drain = false;
         loop {
             if drain.load(Ordering::Relaxed) && !told_drain {
@@ -51,8 +54,10 @@ impl Plane<'_> {
                 message => message.map_err(driver_halt)?,
             };
             match message {
-                FromDriver::Turn { step, grains, n_grains, bound } => {
-                    self.turn(&TurnAtHand { step, grains, n_grains, bound }, stop)?;
+                // One of an earlier round was given to others meanwhile.
+                FromDriver::Turn { round, .. } if round != own_round => {}
+                FromDriver::Turn { round, step, grains, n_grains, bound } => {
+                    self.turn(&TurnAtHand { round, step, grains, n_grains, bound }, stop)?;
                 }
                 FromDriver::Advance { step } => {
                     if let Some(table) = &mut job.table {
@@ -103,7 +108,7 @@ impl Plane<'_> {
         work.seconds.exchange += pushing.elapsed().as_secs_f64();
         // The servers have it, so it is told whatever happens next.
         let loss = Loss::new(turn.step, Some(loss));
-        let done = FromWorker::TurnDone { loss, work };
+        let done = FromWorker::TurnDone { round: turn.round, loss, work };
         job.driver.say(&done, &[]).and_then(|()| job.driver.push()).map_err(driver_halt)?;
         Ok(())
     }
@@ -119,6 +124,7 @@ impl TableAtHand {
         while table.now() < clock {
             match table.clock() {
                 Ok(()) => {}
+                Err(TableError::Deadline { .. }) => stopped(stop)?,
                 Err(TableError::ClientLost { .. }) => self.client = None,
                 Err(error) => return Err(halt(error)),
             }
@@ -145,7 +151,8 @@ impl TableAtHand {
             }
             let range = 0..self.job.layout.n_elements as u64;
             let values = &mut self.values;
-            match table.pull(range, values).and_then(|ticket| ticket.wait()) {
+            let pulled = table.pull(range, values);
+            match pulled.and_then(|pull| pull.wait_unless(|| is_set(stop))) {
                 Ok(()) => break,
                 Err(TableError::Deadline { .. }) => stopped(stop)?,
                 Err(TableError::ClientLost { .. }) => {
