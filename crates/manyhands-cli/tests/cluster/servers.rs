@@ -210,6 +210,24 @@ fn asynchronous_training_keeps_its_promise_and_learns() {
 }
 
 #[test]
+fn a_frozen_worker_holds_nobody_up_where_workers_take_turns() {
+    let scene = long_scene();
+    let job = String::from_utf8(scene.read("job.toml")).unwrap();
+    let keys = "strategy = \"parameter_server\"\nconsistency = \"ssp\"\nstaleness = 1\n";
+    scene.write("job.toml", format!("{job}\n[distribute]\n{keys}"));
+    let mut fleet = Fleet::start(&scene, 3);
+    let address = fleet.address.clone();
+    fleet.process("server", &["server", "--join", &address, "--secret", "secret"]);
+    fleet.train("out", &[]);
+    fleet.wait_for_words("driver", "epoch 1/");
+    fleet.signal("w1", "STOP");
+    // Its link stays open, and it never says that its turn is done.
+    assert_eq!(fleet.wait("driver"), 0, "{}", fleet.words());
+    assert!(fleet.said("driver").contains("2 workers from step"), "{}", fleet.words());
+    fleet.signal("w1", "CONT");
+}
+
+#[test]
 fn an_update_that_needs_all_workers_is_refused_where_they_do_not_wait() {
     let scene = Scene::new();
     scene.edit("job.toml", &[("adam = ", "lamb = ")]);

@@ -38,6 +38,8 @@ impl Plane<'_> {
         drain: &AtomicBool,
     ) -> Result<(), Halt> {
         let Some(job) = &mut self.job else { return Err(Halt::Stopped) };
+        // Answers to what was asked for in the round before may have been passed over since.
+        job.wanted.clear();
         job.round += 1;
         let own_round = job.round;
         job.driver.say(&FromWorker::WantsTurns { round: own_round }, &[]).map_err(driver_halt)?;
