@@ -1,6 +1,6 @@
 //! A link that carries messages of tables: bodies go from where they lie, and arrive where they stay.
 //!
-//! The bytes are those of [`crate::wire::frames`]. Unlike [`crate::wire::Framed`], which copies what is to be sent into one queue, a body is kept by reference until
+//! The bytes are those of `wire/frames.rs`. Unlike [`crate::wire::Framed`], which copies what is to be sent into one queue, a body is kept by reference until
 //! it has left, and one that arrives is memory of its own.
 
 use std::collections::VecDeque;
