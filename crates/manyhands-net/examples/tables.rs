@@ -48,6 +48,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let spec = TableSpec {
         rule: RuleSpec::Own { name: "largest".into(), settings: serde_json::Value::Null },
         consistency: Consistency::Async,
+        replication: 2,
         ..TableSpec::rows(2, RowInit::Zeros)
     };
     let open = |name: &str| {
