@@ -138,7 +138,7 @@ impl Group {
         self.patience.fixed = Some(patience);
     }
 
-    /// Stays awake for so long before it sleeps, where every rank has a core for itself: falling asleep and waking up cost more than that.
+    /// Stays awake for so long before it sleeps: for groups in which every rank has a core for itself. With more ranks than cores it takes time from those waited for.
     pub fn stay_awake_for(&mut self, awake_for: Duration) {
         self.waiting.stay_awake_for(awake_for);
     }

@@ -32,8 +32,8 @@ use crate::error::Error;
 
 /// How long members may take to reach each other when a view begins; the coordinator's own deadlines are shorter.
 const MEETING: Duration = Duration::from_secs(20);
-/// How long a member that has a core for itself waits for others before it sleeps. They come together within fractions of a millisecond, and to fall asleep and
-/// be woken costs 0.1 to 0.4 ms on a virtual machine; meanwhile the core is offered to others.
+/// How long a member that has a core for itself waits for others before it sleeps: they come together within fractions of a millisecond, and meanwhile the core is offered to
+/// others. Against 50 us, two processes on an MLP were between 2 % slower and 6 % faster in four interleaved rounds on a noisy machine.
 const AWAKE: Duration = Duration::from_millis(1);
 /// After so many steps the members look at their speeds again.
 pub(super) const REBALANCE_EVERY: u64 = 32;
