@@ -12,13 +12,14 @@ use super::{Action, Client, Event, Outcome, ReadResult, Request, TicketId};
 use crate::tables::calls::{Bell, Calls};
 use crate::tables::error::TableError;
 use crate::tables::history::HistoryWriter;
-use crate::tables::identity::{ClientId, ServerId};
+use crate::tables::identity::{ClientId, ServerId, TableId};
 use crate::tables::line::Line;
 use crate::tables::message::{
     FromDirector, FromServer, Opened, ToDirector, ToServer, VERSION, Who,
 };
 use crate::tables::network::Network;
 use crate::tables::spec::TableSpec;
+use crate::tables::traffic::SavedByFilter;
 use crate::transport::wait::Waiting;
 
 /// Bytes that may be underway before a push waits.
@@ -132,6 +133,10 @@ impl Shared {
 
     pub(super) fn deadline(&self) -> Duration {
         self.deadline
+    }
+
+    pub(super) fn saved(&self, table: TableId) -> SavedByFilter {
+        self.core.lock().client.saved(table)
     }
 
     pub(super) fn traffic(&self) -> [u64; 2] {
