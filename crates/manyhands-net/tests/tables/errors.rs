@@ -204,7 +204,9 @@ fn without_a_director_there_is_an_error_not_a_wait() {
     let tables = cluster.client("w0");
     let table = tables.open("rows", rows()).unwrap();
     let (network, reach) = (cluster.network(), cluster.director.reach().clone());
-    drop(cluster);
+    let Cluster { director, servers, .. } = cluster;
+    // Before the servers, whose loss it would tell of.
+    drop((director, servers));
     let mut out = [0.0; 2];
     let error = table.pull(&[1], &mut out).and_then(|ticket| ticket.wait()).unwrap_err();
     assert!(matches!(error, TableError::DirectorLost { .. }), "{error}");

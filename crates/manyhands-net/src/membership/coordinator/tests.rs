@@ -268,7 +268,8 @@ fn waiting_for_one() -> Coordinator {
     for _ in 0..60 {
         let now = here.now + TICK;
         let heartbeat = Heartbeat { steps: Some(7), ..heartbeat(now, running) };
-        let driver = DriverHeartbeat { view: Some(running), saved: 0, inputs_sent: 1 << 40 };
+        let driver =
+            DriverHeartbeat { view: Some(running), saved: 0, inputs_sent: 1 << 40, standing: None };
         for (from, message) in [
             (1, ToCoordinator::Heartbeat(heartbeat.clone())),
             (2, ToCoordinator::Heartbeat(Heartbeat { view: None, steps: None, ..heartbeat })),

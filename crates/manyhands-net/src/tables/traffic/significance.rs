@@ -36,6 +36,12 @@ fn default_rows() -> usize {
 }
 
 impl Significance {
+    /// With this threshold, for at most eight clocks and a million rows.
+    pub fn of(threshold: f32) -> Significance {
+        let (most_clocks, most_rows) = (default_clocks(), default_rows());
+        Significance { threshold, most_clocks, most_rows }
+    }
+
     /// Whether the numbers make sense.
     pub fn check(&self) -> Result<(), TrafficError> {
         match self.threshold.is_finite() && self.threshold >= 0.0 {

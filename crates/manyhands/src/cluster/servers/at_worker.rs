@@ -19,7 +19,7 @@ use manyhands_net::tables::network::{Network, OnStation};
 use manyhands_program::DType;
 
 use super::server::Hosted;
-use super::{JobTable, history};
+use super::{JobTable, ServerTraffic, history};
 use crate::cluster::halt::Halt;
 use crate::cluster::sums::{ExchangeError, exchange_typed};
 use crate::error::Error;
@@ -47,6 +47,8 @@ pub(in crate::cluster) struct TableAtHand {
     /// The servers were one step further before the values were read: those of the next step will be right again.
     pub(in crate::cluster) is_behind: bool,
     hosted: Vec<Hosted>,
+    /// What the driver was told of the bytes that this client moved.
+    pub(super) told: ServerTraffic,
 }
 
 /// The step that parts are of.
@@ -78,6 +80,7 @@ impl TableAtHand {
             staging: Vec::new(),
             is_behind: false,
             hosted: Vec::new(),
+            told: ServerTraffic::default(),
         }
     }
 
@@ -112,6 +115,7 @@ impl TableAtHand {
                 Ok(client) => {
                     let table = client.1.clone();
                     self.client = Some(client);
+                    self.told = ServerTraffic::default();
                     return Ok(table);
                 }
                 Err(TableError::Deadline { .. } | TableError::NoLink { .. })
