@@ -203,8 +203,18 @@ impl Shared {
         requests: Vec<Request>,
         what: String,
     ) -> Result<Ticket, TableError> {
+        self.await_room(&what)?;
+        Ok(self.submit_now(requests, what))
+    }
+
+    /// Waits until not too much is underway.
+    pub(super) fn await_room(&self, what: &str) -> Result<(), TableError> {
         let n_bytes = |state: &mut State| state.client.n_unacknowledged();
-        self.until_or(&what, |state| (n_bytes(state) < WINDOW).then_some(()))?;
+        self.until_or(what, |state| (n_bytes(state) < WINDOW).then_some(()))
+    }
+
+    /// Asks for several things, however much is underway: for what cannot be taken back once it is written.
+    pub(super) fn submit_now(self: &Arc<Self>, requests: Vec<Request>, what: String) -> Ticket {
         let id = {
             let mut state = self.core.lock();
             let id = state.client.submit(requests);
@@ -213,7 +223,7 @@ impl Shared {
             id
         };
         self.core.bell.ring();
-        Ok(Ticket::new(Arc::clone(self), id, what))
+        Ticket::new(Arc::clone(self), id, what)
     }
 
     fn until_or<T>(

@@ -143,19 +143,20 @@ impl Table {
         settings: PushSettings,
     ) -> Result<Ticket, TableError> {
         let (keys, clock) = (keys.into(), self.now());
+        let what = format!("a push to the table {}", self.name());
+        // Before filters keep a part of it: one that is tried again is offered to them once.
+        self.shared.await_room(&what)?;
         let mut filters = self.filters();
-        let mut requests = Vec::new();
-        if filters.holds() {
+        let mut requests = if filters.holds() {
             self.check_push(&keys, values)?;
             let going = filters.hold(clock, &keys, values, settings);
-            requests =
-                self.going_requests(&going.map_err(|error| self.own_fault(&error))?, settings)?;
+            self.going_requests(&going.map_err(|error| self.own_fault(&error))?, settings)?
         } else {
-            requests.extend(self.requests(&keys, values, push_at(clock, settings))?);
-        }
+            self.requests(&keys, values, push_at(clock, settings))?
+        };
         self.pack(&mut filters, &mut requests)?;
         drop(filters);
-        self.shared.submit(requests, format!("a push to the table {}", self.name()))
+        Ok(self.shared.submit_now(requests, what))
     }
 
     fn filters(&self) -> MutexGuard<'_, Filters> {
@@ -190,14 +191,21 @@ impl Table {
 
     /// Pushes what is held back because it is too small to matter, all of it.
     pub fn release(&self) -> Result<Ticket, TableError> {
-        let (going, settings) = self.filters().all_held();
-        self.push_held(&going, settings)
+        self.push_held(Filters::all_held)
     }
 
-    fn push_held(&self, going: &[GoingPush], settings: PushSettings) -> Result<Ticket, TableError> {
-        let mut requests = self.going_requests(going, settings)?;
-        self.pack(&mut self.filters(), &mut requests)?;
-        self.shared.submit(requests, format!("a push to the table {}", self.name()))
+    fn push_held(
+        &self,
+        take: impl FnOnce(&mut Filters) -> (Vec<GoingPush>, PushSettings),
+    ) -> Result<Ticket, TableError> {
+        let what = format!("a push to the table {}", self.name());
+        self.shared.await_room(&what)?;
+        let mut filters = self.filters();
+        let (going, settings) = take(&mut filters);
+        let mut requests = self.going_requests(&going, settings)?;
+        self.pack(&mut filters, &mut requests)?;
+        drop(filters);
+        Ok(self.shared.submit_now(requests, what))
     }
 
     /// Bytes that the filters of the table saved of what this worker pushed and pulled.
@@ -288,9 +296,8 @@ impl Table {
         let _gate = self.inner.gate.lock().unwrap_or_else(PoisonError::into_inner);
         let clock = self.inner.clock.load(Ordering::Relaxed);
         // What was held back for as long as it may be is still of this clock.
-        let (due, settings) = self.filters().due(clock + 1);
-        if !due.is_empty() {
-            self.push_held(&due, settings)?.detach();
+        if self.filters().holds() {
+            self.push_held(|filters| filters.due(clock + 1))?.detach();
         }
         if self.has_clock() {
             self.on_all_shards(Operation::Finish { clock })?.detach();
