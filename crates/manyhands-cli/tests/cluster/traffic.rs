@@ -61,15 +61,11 @@ fn settings_that_change_values_save_bytes_and_the_model_learns() {
         let layers = r#"["dense 64 relu", "batch_norm", "dense 64 relu", "dense 2"]"#;
         let job = JOB.replace(r#"["dense 16 relu", "dropout 0.1", "dense 2"]"#, layers);
         let job = job.replace("epochs = 10", "epochs = 6");
-        let traffic = format!("values = \"{values}\"\nsignificance = 0.001\nzero_runs = true\n");
+        let traffic = format!("values = \"{values}\"\nsignificance = 0.01\nzero_runs = true\n");
         scene.write("job.toml", on_servers(&job, "consistency = \"ssp\"", &traffic));
         let report = trained(&scene, "out");
         assert!(saved(&report, "rounding") > 0, "{report}");
-        assert!(saved(&report, "significance") >= 0, "{report}");
-        assert!(
-            report["traffic"]["saved"]["significance"]["before"].as_u64() > Some(0),
-            "{report}"
-        );
+        assert!(saved(&report, "significance") > 0, "{report}");
         let accuracy = report["metrics"]["test"]["accuracy"].as_f64().unwrap();
         assert!(accuracy > 0.9, "{values}: {accuracy}");
     }
