@@ -230,8 +230,7 @@ fn indices_of(program: &Program, tables: &[Table<'_>]) -> Result<Program, NotGiv
 mod tests {
     use super::*;
     use crate::{
-        Adam, Builder, Init, Optimizer, StepSize, add_sized_training_step, row_tables,
-        split_grains,
+        Adam, Builder, Init, Optimizer, StepSize, add_sized_training_step, row_tables, split_grains,
     };
 
     fn program(n_samples: usize) -> Program {

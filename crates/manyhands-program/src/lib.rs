@@ -75,7 +75,9 @@ pub use passes::{
 pub use program::{Node, Output, Program, Update, ValueId};
 pub use row_tables::{RowTable, row_tables};
 pub use shape::{MAX_ELEMENTS, Shape, TensorType};
-pub use shard_update::{SHARD_VALUE, ShardUpdate, Uncut, row_update, shard_update, without_updates};
+pub use shard_update::{
+    SHARD_VALUE, ShardUpdate, Uncut, row_update, shard_update, without_updates,
+};
 pub use tensor::{Element, Tensor};
 pub use training::{
     LOSS, RATE, RunningStatistics, STEP, StepSize, Training, add_sized_training_step,

@@ -171,9 +171,9 @@ pub fn row_update(
 fn takes_no_norm(step: &Program, name: &str, group: &BTreeSet<ValueId>) -> Result<(), Uncut> {
     let own = step.updates().iter().filter(|update| group.contains(&update.parameter));
     let takes = |update: &crate::program::Update| {
-        nodes_behind(step, update.value).into_iter().any(|idx| {
-            matches!(step.nodes()[idx].op, Op::BlockSquareSums)
-        })
+        nodes_behind(step, update.value)
+            .into_iter()
+            .any(|idx| matches!(step.nodes()[idx].op, Op::BlockSquareSums))
     };
     match own.into_iter().any(takes) {
         true => Err(Uncut::TakesNorm { name: name.to_string() }),
