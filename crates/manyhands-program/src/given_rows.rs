@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::dtype::DType;
 use crate::error::ProgramError;
+use crate::grains::split_grains;
 use crate::op::Op;
 use crate::partials::sum_name;
 use crate::passes::rewrite::Rewriter;
@@ -46,6 +47,12 @@ pub enum NotGiven {
     /// Which rows are taken depends on more than the samples.
     #[error("which rows of `{name}` are taken depends on more than the samples")]
     NotOfSamples {
+        /// The table.
+        name: String,
+    },
+    /// The gradient of its rows is the same for all samples.
+    #[error("the gradient of `{name}` does not depend on the samples")]
+    SameForAll {
         /// The table.
         name: String,
     },
@@ -128,7 +135,12 @@ pub fn give_rows(program: &Program, tables: &[String]) -> Result<GivenRows, NotG
     for (parameter, value) in replaced {
         program.add_update(parameter, value)?;
     }
-    Ok(GivenRows { program, indices, sums: names })
+    let grain = split_grains(&program)?.grain;
+    let is_told = |table: &&Table<'_>| grain.output(&row_gradients(table.name, 0)).is_some();
+    match tables.iter().find(|table| !is_told(table)) {
+        Some(table) => Err(NotGiven::SameForAll { name: table.name.to_string() }),
+        None => Ok(GivenRows { program, indices, sums: names }),
+    }
 }
 
 /// Finds a table by the name of its weight.
@@ -239,7 +251,8 @@ mod tests {
         let dense = g.weight("dense", [2], Init::Constant(1.0)).unwrap();
         let indices = g.input("indices", DType::I32, [n_samples, 3]).unwrap();
         let rows = table.take_rows(&indices).unwrap();
-        let loss = (rows * &dense).unwrap().sum_all().unwrap();
+        let products = (rows * &dense).unwrap();
+        let loss = (&products * &products).unwrap().sum_all().unwrap();
         let divisor = g.scalar(DType::F32, n_samples as f64).unwrap();
         let adam = Optimizer::Adam(Adam::default());
         let size = Some(StepSize { n_grains: 2, n_samples: 4 });

@@ -67,15 +67,13 @@ fn refused(optimizer: Optimizer, clip: Option<Clip>, name: &str, sentence: &str)
 
 #[test]
 fn norms_look_at_more_than_an_element() {
-    let sentence =
-        "the update of `w` looks at more than one element at a time (`block_square_sums`)";
-    refused(Optimizer::Lamb(Lamb::default()), None, "w", sentence);
-    refused(
-        adam(),
-        Some(Clip::GlobalNorm(1.0)),
-        "bias",
-        "the update of `bias` looks at more than one element at a time (`input`)",
-    );
+    let sentence = |name: &str| {
+        format!(
+            "the update of `{name}` looks at more than one element at a time: it takes a norm, as `clip` by norm and the optimizer `lamb` do; clipping by value and other optimizers do not"
+        )
+    };
+    refused(Optimizer::Lamb(Lamb::default()), None, "w", &sentence("w"));
+    refused(adam(), Some(Clip::GlobalNorm(1.0)), "bias", &sentence("bias"));
 }
 
 #[test]

@@ -202,3 +202,66 @@ fn on_servers(table: &RowTable, name: &str) -> String {
         "`{name}` lives on servers row by row ({n_rows} rows of {width}, of which a step touches at most {most})"
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use manyhands_program::{
+        Adam, Builder, Clip, DType, Init, Optimizer, StepSize, add_sized_training_step,
+    };
+
+    use super::*;
+
+    /// A table that is used once or twice.
+    fn program(n_rows: usize, n_uses: usize, clip: Option<Clip>) -> Program {
+        let g = Builder::new("t");
+        let table = g.weight("table", [n_rows, 4], Init::Constant(1.0)).unwrap();
+        let mut loss = g.scalar(DType::F32, 0.0).unwrap();
+        for name in &["a", "b"][..n_uses] {
+            let indices = g.input(name, DType::I32, [4, 3]).unwrap();
+            let rows = table.take_rows(&indices).unwrap();
+            let squares = (&rows * &rows).unwrap().sum_all().unwrap();
+            loss = (loss + squares).unwrap();
+        }
+        let divisor = g.scalar(DType::F32, 4.0).unwrap();
+        let (adam, size) =
+            (Optimizer::Adam(Adam::default()), Some(StepSize { n_grains: 2, n_samples: 4 }));
+        add_sized_training_step(&g, &adam, clip, &loss, &divisor, size).unwrap();
+        g.finish()
+    }
+
+    fn auto(program: &Program) -> PlacedRows {
+        place_rows(program, &OnServers::default()).unwrap()
+    }
+
+    #[test]
+    fn auto_takes_large_tables_of_which_a_step_touches_few_rows() {
+        let placed = auto(&program(2000, 1, None));
+        assert_eq!(placed.rows[0].slots, ["table/mean", "table/mean_square"]);
+        assert_eq!(
+            placed.sentences,
+            [
+                "`table` lives on servers row by row (2000 rows of 4, of which a step touches at most 24)"
+            ]
+        );
+        let small = auto(&program(100, 1, None));
+        assert!(small.rows.is_empty() && small.is_table("table"));
+        assert!(small.sentences[0].starts_with("`table` stays with the workers: it has less than"));
+    }
+
+    #[test]
+    fn what_is_used_twice_stays_with_workers_that_wait_for_each_other() {
+        let twice = program(2000, 2, None);
+        let stays = "`table` stays with the workers: `table` is used in 2 places";
+        assert_eq!(auto(&twice).sentences, [stays]);
+        assert_eq!(place_all_rows(&twice).unwrap().rows[0].n_uses, 2);
+    }
+
+    #[test]
+    fn a_norm_is_refused_with_what_would_be_right() {
+        let clipped = program(2000, 1, Some(Clip::GlobalNorm(1.0)));
+        let sentence = auto(&clipped).sentences.remove(0);
+        assert!(sentence.contains("it takes a norm, as `clip` by norm"), "{sentence}");
+        let error = place_all_rows(&clipped).unwrap_err().to_string();
+        assert!(error.contains("must be \"bsp\"") && error.contains("`table`"), "{error}");
+    }
+}
