@@ -85,9 +85,10 @@ pub fn give_rows(program: &Program, tables: &[String]) -> Result<GivenRows, NotG
     let updates: Vec<_> = program.updates().iter().filter(is_kept).collect();
     let mut gradients = Vec::new();
     for table in &tables {
-        for (use_idx, [_, values]) in table.sums.iter().enumerate() {
+        for (use_idx, ([_, values], take)) in table.sums.iter().zip(&table.takes).enumerate() {
             let name = row_gradients(table.name, use_idx);
-            gradients.push((name, before_it_is_put(program, *values)));
+            let n = program.ty(take.operands[1]).shape.n_elements();
+            gradients.push((name, before_it_is_put(program, *values, n)));
         }
     }
     let given: BTreeMap<ValueId, String> = tables
@@ -136,7 +137,10 @@ pub fn give_rows(program: &Program, tables: &[String]) -> Result<GivenRows, NotG
         program.add_update(parameter, value)?;
     }
     let grain = split_grains(&program)?.grain;
-    let is_told = |table: &&Table<'_>| grain.output(&row_gradients(table.name, 0)).is_some();
+    let is_told = |table: &Table<'_>| {
+        let mut uses = 0..table.takes.len();
+        uses.all(|use_idx| grain.output(&row_gradients(table.name, use_idx)).is_some())
+    };
     match tables.iter().find(|table| !is_told(table)) {
         Some(table) => Err(NotGiven::SameForAll { name: table.name.to_string() }),
         None => Ok(GivenRows { program, indices, sums: names }),
@@ -166,22 +170,25 @@ fn table<'a>(program: &'a Program, name: &'a str) -> Result<Table<'a>, NotGiven>
     };
     let takes: Vec<&Node> = program.nodes().iter().filter(is_take).collect();
     let sums: Vec<[ValueId; 2]> = merge.operands.as_chunks::<2>().0.to_vec();
-    match takes.len() == sums.len() {
+    // A program that was split has other halves of this.
+    let is_put = |sum: &ValueId| {
+        let node = program.definer(*sum);
+        node.op == Op::GrainSum
+            && matches!(program.definer(node.operands[0]).op, Op::PutGrain { .. })
+    };
+    match takes.len() == sums.len() && sums.iter().flatten().all(is_put) {
         true => Ok(Table { name, parameters: parameters.collect(), takes, sums }),
         false => Err(none()),
     }
 }
 
-/// What a grain puts into its place, without what fills the place up.
-fn before_it_is_put(program: &Program, sum: ValueId) -> ValueId {
-    let mut value = sum;
-    loop {
-        let node = program.definer(value);
-        value = match node.op {
-            Op::GrainSum | Op::Pad { .. } => node.operands[0],
-            Op::PutGrain { .. } => node.operands[1],
-            _ => return value,
-        };
+/// What a grain puts into its place, of so many rows, without what fills the place up.
+fn before_it_is_put(program: &Program, sum: ValueId, n_rows: usize) -> ValueId {
+    let put = program.definer(program.definer(sum).operands[0]);
+    let value = put.operands[1];
+    match program.ty(value).shape.first() {
+        Some(n) if *n != n_rows => program.definer(value).operands[0],
+        _ => value,
     }
 }
 
