@@ -32,6 +32,7 @@ mod cost;
 mod dtype;
 mod error;
 mod expression;
+mod given_rows;
 mod gradient;
 mod grains;
 mod infer;
@@ -52,6 +53,7 @@ pub use cost::{Cost, LiveMemory, TRANSCENDENTAL, live_memory};
 pub use dtype::DType;
 pub use error::{Operand, ParseError, Problem, ProgramError, TensorError};
 pub use expression::{Expression, Spread, Term};
+pub use given_rows::{GivenRows, NotGiven, give_rows, row_gradients, rows_input};
 pub use grains::{
     GrainAction, GrainSplit, accumulating, maximal_subtrees, maximal_subtrees_of, merging,
     split_grains, tree_schedule,
@@ -73,7 +75,9 @@ pub use passes::{
 pub use program::{Node, Output, Program, Update, ValueId};
 pub use row_tables::{RowTable, row_tables};
 pub use shape::{MAX_ELEMENTS, Shape, TensorType};
-pub use shard_update::{SHARD_VALUE, ShardUpdate, Uncut, shard_update, without_updates};
+pub use shard_update::{
+    SHARD_VALUE, ShardUpdate, Uncut, row_update, shard_update, without_updates,
+};
 pub use tensor::{Element, Tensor};
 pub use training::{
     LOSS, RATE, RunningStatistics, STEP, StepSize, Training, add_sized_training_step,

@@ -12,6 +12,7 @@ use crate::op::{Init, Op, Role};
 use crate::partials::is_sum;
 use crate::passes::rewrite::Rewriter;
 use crate::program::{Node, Program, ValueId};
+use crate::row_tables::RowTable;
 use crate::shape::{Shape, TensorType};
 use crate::tensor::Tensor;
 
@@ -92,6 +93,14 @@ pub enum Uncut {
         /// The other element type.
         dtype: DType,
     },
+    /// It needs the norm of a gradient or of a parameter.
+    #[error(
+        "the update of `{name}` looks at more than one element at a time: it takes a norm, as `clip` by norm and the optimizer `lamb` do; clipping by value and other optimizers do not"
+    )]
+    TakesNorm {
+        /// The parameter.
+        name: String,
+    },
     /// An operation looks at more than one element.
     #[error("the update of `{name}` looks at more than one element at a time (`{op}`)")]
     LooksAtMore {
@@ -133,7 +142,43 @@ pub fn shard_update(
         return Err(Uncut::ElementType { name, dtype });
     }
     let group = updated_together(step, parameter, value)?;
+    takes_no_norm(step, parameter, &group)?;
     Cutting::new(step, parameter, (shape, n_elements)).cut(value, &group)
+}
+
+/// The update of `n_elements` of the rows of a table, any of them one after the other: `sum#0` are their gradients, merged over grains.
+pub fn row_update(
+    step: &Program,
+    table: &RowTable,
+    n_elements: usize,
+) -> Result<ShardUpdate, Uncut> {
+    let weight = step.parameters().find(|(name, role, _)| {
+        *role == Role::Weight && table.parameters.iter().any(|own| own == name)
+    });
+    let Some((name, _, value)) = weight else {
+        let name = table.parameters.first().cloned().unwrap_or_default();
+        return Err(Uncut::NoParameter { name });
+    };
+    let group = updated_together(step, name, value)?;
+    takes_no_norm(step, name, &group)?;
+    let rows = Shape::from([table.most, table.width]);
+    let mut cutting = Cutting::new(step, name, (rows, n_elements));
+    cutting.table = Some(step.ty(value).shape.clone());
+    cutting.cut(value, &group)
+}
+
+/// Whether the updates of some parameters need no norm.
+fn takes_no_norm(step: &Program, name: &str, group: &BTreeSet<ValueId>) -> Result<(), Uncut> {
+    let own = step.updates().iter().filter(|update| group.contains(&update.parameter));
+    let takes = |update: &crate::program::Update| {
+        nodes_behind(step, update.value)
+            .into_iter()
+            .any(|idx| matches!(step.nodes()[idx].op, Op::BlockSquareSums))
+    };
+    match own.into_iter().any(takes) {
+        true => Err(Uncut::TakesNorm { name: name.to_string() }),
+        false => Ok(()),
+    }
 }
 
 /// A training program without the updates of some parameters, which are updated elsewhere. The sums over grains stay.
@@ -203,19 +248,20 @@ fn updated_together(
 
 /// The parameters that a value depends on.
 fn parameters_behind(program: &Program, value: ValueId) -> BTreeSet<ValueId> {
+    let nodes = nodes_behind(program, value).into_iter().map(|idx| &program.nodes()[idx]);
+    let parameters = nodes.filter(|node| matches!(node.op, Op::Parameter { .. }));
+    parameters.map(|node| node.results[0]).collect()
+}
+
+/// The nodes that a value depends on, its own included.
+fn nodes_behind(program: &Program, value: ValueId) -> BTreeSet<usize> {
     let (mut seen, mut open) = (BTreeSet::new(), vec![value]);
-    let mut parameters = BTreeSet::new();
     while let Some(value) = open.pop() {
-        let node = program.definer(value);
-        if !seen.insert(program.definer_idx(value)) {
-            continue;
+        if seen.insert(program.definer_idx(value)) {
+            open.extend(&program.definer(value).operands);
         }
-        if matches!(node.op, Op::Parameter { .. }) {
-            parameters.insert(value);
-        }
-        open.extend(&node.operands);
     }
-    parameters
+    seen
 }
 
 /// A shard's program under construction.
@@ -225,6 +271,8 @@ struct Cutting<'a> {
     /// The shape of the parameter, and what it becomes.
     whole: Shape,
     run: Shape,
+    /// The shape of the table, where the parameter is one whose rows are updated: `whole` is that of the rows then.
+    table: Option<Shape>,
     rewriter: Rewriter<'a>,
     sums: Vec<String>,
     scalars: Vec<String>,
@@ -235,7 +283,7 @@ impl<'a> Cutting<'a> {
     fn new(step: &'a Program, name: &'a str, (whole, n_elements): (Shape, usize)) -> Cutting<'a> {
         let (run, rewriter) = (Shape::from([n_elements]), Rewriter::new(step));
         let (sums, scalars, slots) = (Vec::new(), Vec::new(), Vec::new());
-        Cutting { step, name, whole, run, rewriter, sums, scalars, slots }
+        Cutting { step, name, whole, run, table: None, rewriter, sums, scalars, slots }
     }
 
     fn cut(mut self, parameter: ValueId, group: &BTreeSet<ValueId>) -> Result<ShardUpdate, Uncut> {
@@ -246,7 +294,9 @@ impl<'a> Cutting<'a> {
             needed[self.step.definer_idx(root)] = true;
         }
         for (idx, node) in self.step.nodes().iter().enumerate().rev() {
-            if needed[idx] {
+            // Rows that were merged are given.
+            let is_given = self.table.is_some() && matches!(node.op, Op::MergeRows { .. });
+            if needed[idx] && !is_given {
                 node.operands.iter().for_each(|one| needed[self.step.definer_idx(*one)] = true);
             }
         }
@@ -271,6 +321,9 @@ impl<'a> Cutting<'a> {
 
     /// Takes over one node of the step half.
     fn take(&mut self, node: &Node, parameter: ValueId) -> Result<(), Uncut> {
+        if self.table.is_some() && self.take_rows(node, parameter)? {
+            return Ok(());
+        }
         let ty = self.step.ty(node.results[0]).clone();
         let (is_whole, is_scalar) = (ty.shape == self.whole, ty.shape.rank() == 0);
         let more = Uncut::LooksAtMore { name: self.name.to_string(), op: node.op.name() };
@@ -302,6 +355,28 @@ impl<'a> Cutting<'a> {
         let result = self.rewriter.emit_one(op, &operands, "")?;
         self.rewriter.set(node.results[0], result);
         Ok(())
+    }
+
+    /// Takes over a node that is about the rows of a table; whether it is. What is left of a table are the rows at hand.
+    fn take_rows(&mut self, node: &Node, parameter: ValueId) -> Result<bool, Uncut> {
+        let value = match &node.op {
+            Op::MergeRows { .. } => {
+                let (name, dtype, shape) = ("sum#0".to_string(), DType::F32, self.run.clone());
+                let sum = self.rewriter.emit_one(Op::Input { name, dtype, shape }, &[], "")?;
+                self.rewriter.set(node.results[1], sum);
+                return Ok(true);
+            }
+            Op::Parameter { shape, .. } if self.table.as_ref() == Some(shape) => {
+                let ty = self.step.ty(node.results[0]).clone();
+                let op = self.argument(node, &ty, parameter)?;
+                self.rewriter.emit_one(op, &[], "")?
+            }
+            Op::TakeRows => self.rewriter.get(node.operands[0])?,
+            Op::PutRows => self.rewriter.get(node.operands[2])?,
+            _ => return Ok(false),
+        };
+        self.rewriter.set(node.results[0], value);
+        Ok(true)
     }
 
     /// An input or a parameter of the parameter's shape.

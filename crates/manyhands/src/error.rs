@@ -82,6 +82,16 @@ pub enum Error {
         /// What needs all workers.
         reason: String,
     },
+    /// A sample asks for a row that a table does not have.
+    #[error("a sample asks for row {index} of `{table}`, which has {n_rows} rows")]
+    NoSuchRow {
+        /// The table.
+        table: String,
+        /// The index, from 0.
+        index: i64,
+        /// How many rows there are.
+        n_rows: usize,
+    },
     /// Parameters were lost with the servers that held them.
     #[error("parameters are lost: {reason}")]
     ParametersLost {
@@ -278,6 +288,7 @@ impl Error {
             | Error::OnlySynchronous { .. } => ErrorClass::Job,
             Error::Data(_)
             | Error::NoLabels
+            | Error::NoSuchRow { .. }
             | Error::NoTest
             | Error::WorkerCannotRead { .. }
             | Error::DataChanged { .. } => ErrorClass::Data,

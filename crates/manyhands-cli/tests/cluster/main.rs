@@ -15,6 +15,7 @@ mod fleet;
 mod pairs;
 mod points;
 mod reading;
+mod rows;
 mod servers;
 mod traffic;
 mod urls;

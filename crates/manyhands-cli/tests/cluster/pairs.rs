@@ -4,7 +4,7 @@ use crate::check_processes;
 use crate::scene::Scene;
 
 /// Samples of up to five of 60 features; in some grains none.
-fn lines() -> String {
+pub(crate) fn lines() -> String {
     let line = |sample: usize| {
         let n = if sample % 40 < 6 { 0 } else { sample % 6 };
         let features =
@@ -14,7 +14,7 @@ fn lines() -> String {
     (0..210).map(line).collect()
 }
 
-fn job(layer: &str, optimizer: &str) -> String {
+pub(crate) fn job(layer: &str, optimizer: &str) -> String {
     format!(
         r#"
 [data]

@@ -32,6 +32,12 @@ pub trait Rule: Send {
     fn needs_whole_shard(&self) -> bool {
         false
     }
+
+    /// How many rows of a sparse table [`Rule::apply`] takes at a time, one after the other, where that is faster than one by one. `at.first` is the key of the
+    /// first then, so it is for rules that treat all rows alike.
+    fn rows_at_once(&self) -> usize {
+        1
+    }
 }
 
 /// Where an update applies, and what it stands for.

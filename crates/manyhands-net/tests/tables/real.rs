@@ -1,6 +1,7 @@
 //! The real loops on every kind of link.
 
 use manyhands_net::tables::client::StepPart;
+use manyhands_net::tables::error::TableError;
 use manyhands_net::tables::rules::RuleSpec;
 use manyhands_net::tables::spec::{Consistency, TableSpec};
 use manyhands_net::tables::store::RowInit;
@@ -141,4 +142,55 @@ fn ssp_workers_are_at_most_a_bound_apart() {
             });
         }
     });
+}
+
+#[test]
+fn rows_are_known_as_they_were_a_step_ago() {
+    let cluster = Cluster::new(Kind::InProcess, 2);
+    let tables = cluster.client("w0");
+    let rows = spec(TableSpec::rows(2, RowInit::Constant(0.5)), Consistency::Bsp, 2);
+    let table = tables.open("rows", rows).unwrap();
+    let step = |step, keys: &[u64], values: &[f32]| {
+        let part = StepPart { step, grains: 0..1, n_grains: 1, rate: 1.0, divisor: 1.0 };
+        table.push_part(&part, keys, values).unwrap().wait().unwrap();
+    };
+    let read = |n_steps, keys: &[u64]| {
+        let mut out = vec![0.0; 2 * keys.len()];
+        table.pull_at(n_steps, keys, &mut out).and_then(|pull| pull.wait()).map(|()| out)
+    };
+    step(0, &[3, 70], &[1.0; 4]);
+    step(1, &[3, 4], &[2.0; 4]);
+    table.await_steps(2).unwrap().wait().unwrap();
+    // One that both steps changed, two that one of them did, and one that nobody did.
+    let keys = [3, 4, 70, 71];
+    assert_eq!(read(2, &keys).unwrap(), [3.5, 3.5, 2.5, 2.5, 1.5, 1.5, 0.5, 0.5]);
+    assert_eq!(read(1, &keys).unwrap(), [1.5, 1.5, 0.5, 0.5, 1.5, 1.5, 0.5, 0.5]);
+    assert!(matches!(read(0, &keys), Err(TableError::StepPassed { asked: 0, .. })));
+}
+
+#[test]
+fn rows_of_a_step_ago_outlive_a_server_and_a_new_copy_has_them() {
+    let mut cluster = Cluster::new(Kind::InProcess, 2);
+    let tables = cluster.client("w0");
+    let rows = spec(TableSpec::rows(1, RowInit::Zeros), Consistency::Bsp, 2);
+    let table = tables.open("rows", rows).unwrap();
+    let keys: Vec<u64> = (0..100).collect();
+    for step in 0..2 {
+        let part = StepPart { step, grains: 0..1, n_grains: 1, rate: 1.0, divisor: 1.0 };
+        table.push_part(&part, &keys, &[1.0; 100]).unwrap().wait().unwrap();
+    }
+    // The third is filled by one of the first two, which then go.
+    cluster.add_server();
+    for gone in 0..2 {
+        let start = std::time::Instant::now();
+        while cluster.director.status().servers.len() != 3 - gone {
+            assert!(start.elapsed().as_secs() < 60, "a loss is not noticed");
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        cluster.settled();
+        cluster.servers[gone] = None;
+        let mut out = vec![0.0; 100];
+        table.pull_at(1, &keys, &mut out).unwrap().wait().unwrap();
+        assert_eq!(out, [1.0; 100]);
+    }
 }

@@ -67,15 +67,13 @@ fn refused(optimizer: Optimizer, clip: Option<Clip>, name: &str, sentence: &str)
 
 #[test]
 fn norms_look_at_more_than_an_element() {
-    let sentence =
-        "the update of `w` looks at more than one element at a time (`block_square_sums`)";
-    refused(Optimizer::Lamb(Lamb::default()), None, "w", sentence);
-    refused(
-        adam(),
-        Some(Clip::GlobalNorm(1.0)),
-        "bias",
-        "the update of `bias` looks at more than one element at a time (`input`)",
-    );
+    let sentence = |name: &str| {
+        format!(
+            "the update of `{name}` looks at more than one element at a time: it takes a norm, as `clip` by norm and the optimizer `lamb` do; clipping by value and other optimizers do not"
+        )
+    };
+    refused(Optimizer::Lamb(Lamb::default()), None, "w", &sentence("w"));
+    refused(adam(), Some(Clip::GlobalNorm(1.0)), "bias", &sentence("bias"));
 }
 
 #[test]
@@ -111,4 +109,37 @@ fn an_update_that_is_resized_is_that_of_the_other_length() {
     let step = step(adam(), Some(Clip::Value(0.5)));
     let [short, long] = [2, 7].map(|n| shard_update(&step, "w", n).unwrap().program);
     assert_eq!(ShardUpdate::resized(&short, 7).unwrap(), long);
+}
+
+/// The step half of a training of a table whose rows are taken.
+fn step_of_rows(optimizer: Optimizer, clip: Option<Clip>) -> Program {
+    let g = Builder::new("model");
+    let table = g.weight("table", [9, 2], Init::Constant(1.0)).unwrap();
+    let indices = g.input("indices", DType::I32, [4, 3]).unwrap();
+    let loss = table.take_rows(&indices).unwrap().sum_all().unwrap();
+    let divisor = g.scalar(DType::F32, 4.0).unwrap();
+    let size = Some(crate::StepSize { n_grains: 2, n_samples: 4 });
+    crate::add_sized_training_step(&g, &optimizer, clip, &loss, &divisor, size).unwrap();
+    split_grains(&g.finish()).unwrap().step
+}
+
+#[test]
+fn the_update_of_rows_is_that_of_any_run_of_elements() {
+    let step = step_of_rows(adam(), Some(Clip::Value(0.5)));
+    let tables = crate::row_tables(&step);
+    let cut = row_update(&step, &tables[0], 5).unwrap();
+    assert_eq!(cut.slots, ["table/mean", "table/mean_square"]);
+    assert_eq!(cut.program.updates().len(), 3);
+    assert_eq!(cut.scalars.iter().filter(|name| is_sum(name)).count(), 1, "the divisor");
+    let names: Vec<&str> = cut.program.parameters().map(|(name, ..)| name).collect();
+    assert_eq!(names, ["value", "slot#0", "slot#1"]);
+    let resized = ShardUpdate::resized(&cut.program, 7).unwrap();
+    assert_eq!(resized, row_update(&step, &tables[0], 7).unwrap().program);
+}
+
+#[test]
+fn a_norm_is_told_from_other_reasons() {
+    let step = step_of_rows(adam(), Some(Clip::GlobalNorm(1.0)));
+    let refused = row_update(&step, &crate::row_tables(&step)[0], 5).unwrap_err();
+    assert_eq!(refused, Uncut::TakesNorm { name: "table".to_string() });
 }

@@ -121,11 +121,15 @@ impl<'a> Remote<'a> {
             follows: None,
             previous: None,
         };
+        let is_with_workers = |tensor: &&NamedTensor| {
+            tables.as_ref().is_none_or(|tables| tables.is_with_workers(&tensor.name))
+        };
+        let of_workers = state.iter().filter(is_with_workers).cloned().collect();
         let table = Table {
             done: steps,
             finished: steps,
             is_local: programs.local.is_some(),
-            first_state: Some((steps, Arc::new(state.clone()))),
+            first_state: Some((steps, Arc::new(of_workers))),
             is_filling: tables.is_some(),
             turns: plan.servers.as_ref().and_then(ServersPlan::drift).map(Turns::new),
             news: sentence.into_iter().collect(),

@@ -4,11 +4,13 @@ use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
 use manyhands_data::Batch;
+use manyhands_device::{PlanId, StepExecutor};
 use manyhands_net::membership::message::{Go, Peer};
 
 use super::halt::{Halt, driver_halt};
 use super::job_at_hand::JobAtHand;
 use super::plane::{AHEAD, REBALANCE_EVERY, until};
+use super::servers::RowsOfGrains;
 use super::shares::{Part, ranges};
 use super::words::{FromDriver, FromWorker, StepInputs};
 use crate::error::Error;
@@ -58,12 +60,12 @@ impl JobAtHand {
         stop: &AtomicBool,
     ) -> Result<bool, Halt> {
         if !reads {
-            self.write_sent(grains, inputs)?;
+            self.write_sent(number, grains, inputs)?;
             return Ok(true);
         }
         let Some(reading) = &mut self.reading else { return Ok(false) };
         let Some(batch) = reading.samples(number, grains, stop)? else { return Ok(false) };
-        self.write_read(grains, inputs, &batch)?;
+        self.write_read(number, grains, inputs, &batch)?;
         Ok(true)
     }
 
@@ -103,20 +105,28 @@ impl JobAtHand {
     }
 
     /// Writes the inputs that came with the driver's last message.
-    fn write_sent(&mut self, grains: &[Range<usize>], inputs: &StepInputs) -> Result<(), Halt> {
+    fn write_sent(
+        &mut self,
+        number: u64,
+        grains: &[Range<usize>],
+        inputs: &StepInputs,
+    ) -> Result<(), Halt> {
         let n_grains = inputs.n_samples.div_ceil(self.grain);
         let plan = self.plan(inputs.n_samples, n_grains)?;
         let mut rest = self.driver.bytes();
         for grain in grains.iter().cloned().flatten() {
             let n = self.samples_of(grain, inputs);
+            let mut of_grain = Vec::with_capacity(self.inputs.len());
             for (name, sample_bytes) in &self.inputs {
                 let Some((own, after)) = rest.split_at_checked(n * sample_bytes) else {
                     let reason = "the inputs of a grain are too short".to_string();
                     return Err(Halt::Lost(Peer::Driver, reason));
                 };
-                self.executor.write_grain_input(plan, grain, name, own)?;
+                of_grain.push((name.as_str(), own));
                 rest = after;
             }
+            let (executor, rows) = (&mut self.executor, self.rows.as_mut());
+            write_grain((executor, plan), rows, (number, inputs.n_samples, grain), &of_grain)?;
         }
         Ok(())
     }
@@ -124,6 +134,7 @@ impl JobAtHand {
     /// Writes inputs of a batch that has the samples of these grains, one after the other.
     fn write_read(
         &mut self,
+        number: u64,
         grains: &[Range<usize>],
         inputs: &StepInputs,
         batch: &Batch,
@@ -137,13 +148,16 @@ impl JobAtHand {
                 let reason = "it counts more samples than there are".to_string();
                 return Err(Halt::Lost(Peer::Driver, reason));
             }
+            let mut of_grain = Vec::with_capacity(self.inputs.len());
             for (idx, (name, _)) in self.inputs.iter().enumerate() {
                 let bytes = match self.places.get(idx) {
                     Some(place) => batch.input(*place, samples.clone()),
                     None => batch.target(samples.clone()).ok_or(Error::NoLabels)?,
                 };
-                self.executor.write_grain_input(plan, grain, name, bytes)?;
+                of_grain.push((name.as_str(), bytes));
             }
+            let (executor, rows) = (&mut self.executor, self.rows.as_mut());
+            write_grain((executor, plan), rows, (number, inputs.n_samples, grain), &of_grain)?;
         }
         Ok(())
     }
@@ -151,5 +165,24 @@ impl JobAtHand {
     /// How many samples a grain of a step has.
     fn samples_of(&self, grain: usize, inputs: &StepInputs) -> usize {
         self.grain.min(inputs.n_samples.saturating_sub(grain * self.grain))
+    }
+}
+
+/// Writes the inputs of a grain of a step with so many samples, and takes note of the rows that it takes.
+fn write_grain(
+    (executor, plan): (&mut StepExecutor, PlanId),
+    rows: Option<&mut RowsOfGrains>,
+    of: (u64, usize, usize),
+    inputs: &[(&str, &[u8])],
+) -> Result<(), Error> {
+    for (name, bytes) in inputs {
+        // Where rows are given, nothing else may look at what says which.
+        if rows.is_none() || executor.has_input(plan, name) {
+            executor.write_grain_input(plan, of.2, name, bytes)?;
+        }
+    }
+    match rows {
+        Some(rows) => rows.note(of, inputs.iter().copied()),
+        None => Ok(()),
     }
 }

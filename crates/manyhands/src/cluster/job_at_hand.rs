@@ -13,7 +13,7 @@ use super::outer::Outer;
 use super::overlap::Staging;
 use super::plane::LOSSES;
 use super::reading::Reading;
-use super::servers::TableAtHand;
+use super::servers::{RowsOfGrains, TableAtHand};
 use super::shares::ranges;
 use super::sums::{ExchangeError, add, exchange_typed, typed_runs};
 use super::talk::Talk;
@@ -58,6 +58,8 @@ pub(super) struct JobAtHand {
     pub(super) reading: Option<Reading>,
     /// Parameters that live on servers.
     pub(super) table: Option<TableAtHand>,
+    /// Where grains are given rows of tables.
+    pub(super) rows: Option<RowsOfGrains>,
 }
 
 impl JobAtHand {
@@ -73,6 +75,7 @@ impl JobAtHand {
         let mut executor = StepExecutor::new(Box::new(device), 1);
         let mut parameters: Vec<(String, Role)> = Vec::new();
         let mut plans = Vec::new();
+        let rows = RowsOfGrains::new(&programs.plans)?;
         for plan in programs.plans {
             let id = executor.add_plan(&plan.program, plan.n_grains, plan.last.as_ref())?;
             plans.push((plan.n_samples, plan.n_grains, id));
@@ -106,6 +109,7 @@ impl JobAtHand {
             places: programs.places,
             reading: None,
             table: None,
+            rows,
         })
     }
 

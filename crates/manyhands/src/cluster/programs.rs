@@ -92,7 +92,8 @@ pub(super) fn programs(recipe: &Recipe, plan: &DriverPlan) -> Result<Programs, E
     let plan = |n_samples: usize| {
         let (program, last) =
             recipe.grain_programs(n_samples, |grain| recipe.program(Purpose::Train, grain))?;
-        Ok(PlanPrograms { n_samples, n_grains: recipe.n_grains(n_samples), program, last })
+        let (n_grains, indices, last_indices) = (recipe.n_grains(n_samples), None, None);
+        Ok(PlanPrograms { n_samples, n_grains, program, last, indices, last_indices })
     };
     let plans = sizes.into_iter().map(plan).collect::<Result<Vec<_>, Error>>()?;
     let bytes = |input: &manyhands_data::Input| {

@@ -66,8 +66,10 @@ impl Plane<'_> {
         let (plan, to_do) = self.begin(of)?;
         work.seconds.input = watch.lap();
         work.n_grains = to_do.iter().map(|grains| grains.len() as u64).sum();
+        self.give_rows(of, plan, &to_do)?;
+        work.seconds.exchange = watch.lap();
         work.seconds.compute = self.sum(of, group, plan, &to_do)?;
-        work.seconds.exchange = watch.lap() - work.seconds.compute;
+        work.seconds.exchange += watch.lap() - work.seconds.compute;
         self.watcher.at(Point::Commit);
         self.commit(of.go, of.number, of.stop)?;
         self.watcher.at(Point::Update);
@@ -105,6 +107,19 @@ impl Plane<'_> {
         }
         job.write_shared(plan, &inputs, of.number)?;
         Ok((plan, to_do))
+    }
+
+    /// Has the rows of tables on the device that the grains take, where these live on servers.
+    fn give_rows(
+        &mut self,
+        of: &StepOf<'_>,
+        plan: PlanId,
+        to_do: &[Range<usize>],
+    ) -> Result<(), Halt> {
+        let Some(job) = &mut self.job else { return Err(Halt::Stopped) };
+        let (Some(table), Some(rows)) = (&mut job.table, &job.rows) else { return Ok(()) };
+        let parts = PartsOf { plan, number: of.number, n_grains: of.n_grains };
+        table.give_rows(&mut job.executor, rows, parts, to_do, of.stop)
     }
 
     /// Runs the grains and brings their sums together with those of the others. Gives the seconds that the grains took.
@@ -154,7 +169,7 @@ impl Plane<'_> {
         let waits_for_none = || Event::Waiting { view: go.view, waiting_for: Vec::new() };
         if let Some(table) = &mut job.table {
             control.note(waits_for_none());
-            table.push(&mut job.executor, parts, of.stop)?;
+            table.push(&mut job.executor, job.rows.as_ref(), parts, of.stop)?;
             control.note(waiting_for_others(go, of.rank));
         }
         let known = buckets.as_ref().map(|buckets| (&buckets.bytes, staging.totals()));
@@ -166,7 +181,7 @@ impl Plane<'_> {
         job.staging = staging;
         if let Some(table) = &mut job.table {
             control.note(waits_for_none());
-            table.pull(&mut job.executor, parts, of.stop)?;
+            table.pull(&mut job.executor, job.rows.as_ref(), parts, of.stop)?;
         }
         Ok(seconds)
     }

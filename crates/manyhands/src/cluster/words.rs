@@ -137,6 +137,11 @@ pub(super) struct PlanPrograms {
     pub(super) n_grains: usize,
     pub(super) program: Program,
     pub(super) last: Option<Program>,
+    /// Where rows of tables are given: which ones grains need, and a shorter last grain.
+    #[serde(default)]
+    pub(super) indices: Option<Program>,
+    #[serde(default)]
+    pub(super) last_indices: Option<Program>,
 }
 
 /// What all grains of a step share.
@@ -254,7 +259,7 @@ impl Programs {
             return Err("no threads, or an exchange after no steps".to_string());
         }
         bounded("the threads", self.threads.unwrap_or(1), MAX_THREADS)?;
-        self.table.as_ref().map_or(Ok(()), |table| table.layout.check())?;
+        self.table.as_ref().map_or(Ok(()), JobTable::check)?;
         for (name, sample_bytes) in &self.inputs {
             let grain_bytes = self.grain.saturating_mul(*sample_bytes);
             bounded(&format!("the bytes of {name} in a grain"), grain_bytes, MAX_INPUT)?;

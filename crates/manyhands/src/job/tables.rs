@@ -34,8 +34,10 @@ pub enum Consistency {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TablesSpec {
-    /// `"auto"`: those that are large, as far as their update can be cut. `"all"`: all whose update can be cut. Or a list of
-    /// names, in which `*` stands for anything: `["embedding/*"]`.
+    /// `"auto"`: those that are large, as far as their update can be cut; of tables whose rows are updated alone (`sparse_linear`,
+    /// `factorization_machine`, `embedding` with `sparse = true`) those of which a step uses at most half of the rows. `"all"`: all
+    /// whose update can be cut. Or a list of names, in which `*` stands for anything: `["embedding/*"]`. Of tables whose rows are
+    /// updated alone, workers hold the rows of their samples and no others.
     pub parameters: OnServers,
 }
 

@@ -291,6 +291,21 @@ impl Table {
         self.read(keys.into(), out, Until::Steps { n: n_steps })
     }
 
+    /// Waits, with the ticket, until every shard has so many steps behind it, under BSP.
+    pub fn await_steps(&self, n_steps: u64) -> Result<PullTicket<'static>, TableError> {
+        let n_shards = self.inner.cut.n_shards();
+        let read = |shard| Request::Read {
+            place: self.place(ShardId(shard)),
+            until: Until::Steps { n: n_steps },
+            wanted: Wanted::Values { first: self.inner.cut.elements(ShardId(shard)).start, n: 0 },
+            keys: None,
+        };
+        let what = format!("{n_steps} steps of the table {}", self.name());
+        let ticket = self.shared.submit((0..n_shards).map(read).collect(), what)?;
+        let nothing = (0..n_shards).map(|_| 0..0).collect();
+        Ok(PullTicket::new(ticket, &mut [], Scatter::Runs(nothing)))
+    }
+
     /// Ends this worker's clock: what it pushed so far is of it. The next one begins.
     pub fn clock(&self) -> Result<(), TableError> {
         let _gate = self.inner.gate.lock().unwrap_or_else(PoisonError::into_inner);

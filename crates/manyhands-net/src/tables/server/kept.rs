@@ -30,6 +30,8 @@ pub(super) struct Kept {
     /// The term of the last that was done.
     pub(super) last_term: Term,
     pub(super) steps: Steps,
+    /// What the rows were that the last step changed: who does grains of that step again needs them.
+    pub(super) before: Option<RowsBefore>,
     /// Pieces of a state that is being loaded.
     pub(super) loading: Vec<Body>,
     /// What made it unusable.
@@ -90,6 +92,7 @@ impl Kept {
             version: Version(0),
             last_term: Term(0),
             steps: Steps::default(),
+            before: None,
             loading: Vec::new(),
             failed: None,
         })
@@ -105,7 +108,8 @@ impl Kept {
     /// Bytes that it takes.
     pub(super) fn n_bytes(&self) -> u64 {
         let loading: usize = self.loading.iter().map(|piece| piece.len()).sum();
-        (self.contents.n_bytes() + self.steps.n_bytes() + loading) as u64
+        let before = self.before.as_ref().map_or(0, RowsBefore::n_bytes);
+        (self.contents.n_bytes() + self.steps.n_bytes() + before + loading) as u64
     }
 
     pub(super) fn number_of(&self, client: ClientId) -> u64 {
@@ -127,6 +131,13 @@ impl Kept {
                 let found = keys_and_values(body, *n, rows.width());
                 let n_new = found.map_or(0, |(all_keys, _)| rows.n_missing(&keys(all_keys)));
                 rows.n_bytes_with(n_new).saturating_sub(rows.n_bytes()) as u64
+            }
+            (Operation::Part { n, .. }, Shard::Rows(rows)) => {
+                // Rows that it will make, and what the others were before.
+                let found = keys_and_values(body, *n, rows.width());
+                let n_new = found.map_or(0, |(all_keys, _)| rows.n_missing(&keys(all_keys)));
+                let more = rows.n_bytes_with(n_new).saturating_sub(rows.n_bytes());
+                (more + 2 * body.len()) as u64
             }
             (Operation::Part { .. } | Operation::Load { .. }, _) => body.len() as u64,
             _ => 0,
@@ -272,6 +283,7 @@ impl Kept {
                 };
                 while let Some(whole) = self.steps.complete(width) {
                     let at = self.at(whole.step, whole.rate, 1.0, whole.divisor);
+                    self.before = self.rows_before(&whole.sum);
                     if let Err(error) = self.apply_sum(at, &whole.sum) {
                         self.failed = Some(error.clone());
                         return Err(error);
@@ -319,6 +331,22 @@ impl Kept {
         done.map_err(|error| refused(&self.opened, &error))
     }
 
+    /// The rows that a step is about to change, as they are.
+    fn rows_before(&self, sum: &Sum) -> Option<RowsBefore> {
+        let Shard::Rows(rows) = &self.contents else { return None };
+        let keys = match sum {
+            Sum::Rows(keys, _) => keys.clone(),
+            Sum::Brought(body, n) => {
+                let (all_keys, _) = keys_and_values(body, *n, rows.width()).unwrap_or_default();
+                keys(all_keys).into_owned()
+            }
+            Sum::Dense(_) => return None,
+        };
+        let mut values = vec![0.0; keys.len() * rows.width()];
+        rows.read(&keys, &mut values).ok()?;
+        Some(RowsBefore { keys, values })
+    }
+
     fn assign(&mut self, first: u64, n: u64, body: &Body) -> Result<(), TableError> {
         match &mut self.contents {
             Shard::Dense(dense) => {
@@ -338,6 +366,28 @@ impl Kept {
                     },
                 );
                 done.map_err(|error: StoreError| refused(&self.opened, &error))
+            }
+        }
+    }
+}
+
+/// Rows as they were: keys that rise, and the values of each.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct RowsBefore {
+    pub(super) keys: Vec<u64>,
+    pub(super) values: Vec<f32>,
+}
+
+impl RowsBefore {
+    fn n_bytes(&self) -> usize {
+        self.keys.len() * 8 + self.values.len() * 4
+    }
+
+    /// Puts what these rows were in the place of what was read of them.
+    pub(super) fn put(&self, asked: &[u64], width: usize, out: &mut [f32]) {
+        for (key, row) in asked.iter().zip(out.chunks_exact_mut(width)) {
+            if let Ok(idx) = self.keys.binary_search(key) {
+                row.copy_from_slice(&self.values[idx * width..][..width]);
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::kept::Kept;
+use super::kept::{Kept, RowsBefore};
 use super::saved::pieces;
 use super::{Action, Outbox};
 use crate::tables::body;
@@ -11,7 +11,7 @@ use crate::tables::error::TableError;
 use crate::tables::identity::{ClientId, Place, Version};
 use crate::tables::message::{Body, FromServer, Until, Wanted, keys};
 use crate::tables::packing::pack_values;
-use crate::tables::store::Shard;
+use crate::tables::store::{Shard, StoreError};
 
 /// How often one who waits is told for whom.
 const TELL_EVERY: Duration = Duration::from_millis(200);
@@ -143,14 +143,22 @@ fn answers(read: &Read, kept: &Kept) -> Vec<Action> {
     if let Some(error) = &kept.failed {
         return refused(error.clone());
     }
+    let mut steps = kept.steps.n_done();
+    let mut before = None;
     if let Until::Steps { n } = read.until
-        && kept.steps.n_done() != n
+        && steps != n
     {
-        return refused(TableError::StepPassed { place, asked: n, found: kept.steps.n_done() });
+        // Rows are still known as they were a step ago.
+        let is_known = n + 1 == steps && matches!(read.wanted, Wanted::Values { .. });
+        before = kept.before.as_ref().filter(|_| is_known);
+        if before.is_none() {
+            return refused(TableError::StepPassed { place, asked: n, found: steps });
+        }
+        steps = n;
     }
     let bodies = match read.wanted {
         Wanted::State => pieces(kept, false),
-        Wanted::Values { first, n } => match values(first, n, read.keys.as_ref(), kept) {
+        Wanted::Values { first, n } => match values(first, n, read.keys.as_ref(), kept, before) {
             Ok(values) if kept.opened.spec.traffic.zero_runs && n > 0 => vec![pack_values(&values)],
             Ok(values) => vec![values],
             Err(error) => return refused(error),
@@ -158,14 +166,20 @@ fn answers(read: &Read, kept: &Kept) -> Vec<Action> {
     };
     let n_bodies = bodies.len();
     let answer = |(idx, body): (usize, Body)| {
-        let (version, steps, is_last) = (kept.version, kept.steps.n_done(), idx + 1 == n_bodies);
+        let (version, is_last) = (kept.version, idx + 1 == n_bodies);
         let message = FromServer::Read { place, id, version, steps, is_last };
         Action::ToClient { client, message, body: Some(body) }
     };
     bodies.into_iter().enumerate().map(answer).collect()
 }
 
-fn values(first: u64, n: u64, asked: Option<&Body>, kept: &Kept) -> Result<Body, TableError> {
+fn values(
+    first: u64,
+    n: u64,
+    asked: Option<&Body>,
+    kept: &Kept,
+    before: Option<&RowsBefore>,
+) -> Result<Body, TableError> {
     let nonsense = |place: Place, what: String| TableError::Nonsense {
         who: "a reader".into(),
         what: format!("{what}, of {place}"),
@@ -182,11 +196,16 @@ fn values(first: u64, n: u64, asked: Option<&Body>, kept: &Kept) -> Result<Body,
                 return Err(nonsense(kept.place, format!("{n} rows for {} keys", asked.len())));
             }
             let mut found = body::any(asked.len() * rows.width() * 4);
+            let read = |floats: &mut [f32]| {
+                rows.read(&asked, floats)?;
+                before.into_iter().for_each(|before| before.put(&asked, rows.width(), floats));
+                Ok::<(), StoreError>(())
+            };
             let filled = match bytemuck::try_cast_slice_mut(&mut found) {
-                Ok(floats) => rows.read(&asked, floats),
+                Ok(floats) => read(floats),
                 Err(_) => {
                     let mut floats = vec![0f32; asked.len() * rows.width()];
-                    let filled = rows.read(&asked, &mut floats);
+                    let filled = read(&mut floats);
                     found.copy_from_slice(bytemuck::cast_slice(&floats));
                     filled
                 }

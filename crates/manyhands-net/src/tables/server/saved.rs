@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use super::kept::{Kept, Numbers};
+use super::kept::{Kept, Numbers, RowsBefore};
 use super::steps::{Part, Steps};
 use crate::tables::clocks::Clocks;
 use crate::tables::error::TableError;
 use crate::tables::identity::{ClientId, Place, Term, Version};
-use crate::tables::message::{Bits, Body, Opened, PIECE};
+use crate::tables::message::{Bits, Body, Opened, PIECE, floats, keys, keys_and_values};
 use crate::tables::rules::Rules;
 use crate::tables::store::snapshot::{self, Filling, HEAD_BYTES};
 use crate::tables::store::{RowInit, RowShard, Shard};
@@ -33,6 +33,9 @@ struct Copied {
     parts: Vec<PartWords>,
     /// Pieces of a state that is being loaded: they follow.
     n_loading: usize,
+    /// How many rows the last step changed: what they were follows in one piece.
+    #[serde(default)]
+    n_before: Option<u64>,
     failed: Option<TableError>,
 }
 
@@ -55,6 +58,7 @@ pub(super) fn pieces(kept: &Kept, is_copy: bool) -> Vec<Body> {
         numbers: kept.numbers.clone(),
         parts: kept.steps.parts().map(words_of).collect(),
         n_loading: kept.loading.len(),
+        n_before: kept.before.as_ref().map(|before| before.keys.len() as u64),
         failed: kept.failed.clone(),
     });
     let words = Words { n_steps: kept.steps.n_done(), copy };
@@ -64,6 +68,11 @@ pub(super) fn pieces(kept: &Kept, is_copy: bool) -> Vec<Body> {
     if is_copy {
         pieces.extend(kept.steps.parts().map(|part| Body::clone(&part.body)));
         pieces.extend(kept.loading.iter().cloned());
+        pieces.extend(kept.before.iter().map(|before| {
+            let (keys, values) =
+                (bytemuck::cast_slice(&before.keys), bytemuck::cast_slice(&before.values));
+            Body::new([keys, values].concat())
+        }));
     }
     let mut at = 0;
     while at < kept.contents.n_items() {
@@ -91,6 +100,7 @@ pub(super) struct Arriving {
     filling: Option<Filling>,
     parts: VecDeque<PartWords>,
     n_loading: usize,
+    n_before: Option<u64>,
     is_copy: bool,
 }
 
@@ -121,6 +131,7 @@ impl Arriving {
             filling: Some(filling),
             parts: VecDeque::new(),
             n_loading: 0,
+            n_before: None,
             is_copy,
         };
         if let Some(copy) = words.copy {
@@ -130,7 +141,7 @@ impl Arriving {
             arriving.kept.numbers = copy.numbers;
             arriving.kept.failed = copy.failed;
             arriving.parts = copy.parts.into();
-            arriving.n_loading = copy.n_loading;
+            (arriving.n_loading, arriving.n_before) = (copy.n_loading, copy.n_before);
         }
         Ok(arriving)
     }
@@ -146,6 +157,19 @@ impl Arriving {
         if self.n_loading > 0 {
             self.n_loading -= 1;
             self.kept.loading.push(Body::clone(piece));
+            return Ok(());
+        }
+        if let Some(n) = self.n_before.take() {
+            let width = self.kept.opened.spec.width();
+            let found = keys_and_values(piece, n, width).map(|(all_keys, values)| RowsBefore {
+                keys: keys(all_keys).into_owned(),
+                values: floats(values).into_owned(),
+            });
+            let wrong = || TableError::Snapshot {
+                table: self.kept.opened.name.clone(),
+                what: "the rows of the step before are of another number".to_string(),
+            };
+            self.kept.before = Some(found.ok_or_else(wrong)?);
             return Ok(());
         }
         let wrong = |error: snapshot::SnapshotError| TableError::Snapshot {
@@ -199,6 +223,7 @@ impl Kept {
         pieces.try_for_each(|piece| arriving.take(&piece))?;
         let loaded = arriving.finish()?;
         (self.contents, self.steps, self.failed) = (loaded.contents, loaded.steps, None);
+        self.before = None;
         Ok(())
     }
 }

@@ -123,6 +123,9 @@ impl RowShard {
         if self.n_rows + keys.len() > most && self.n_rows + self.n_missing(keys) > most {
             return Err(StoreError::Full { most });
         }
+        if rule.rows_at_once() > 1 {
+            return self.update_together(rule, at, keys, values);
+        }
         let width = self.width;
         let mut ahead = Ahead::new(self, keys, self.row_len());
         for (idx, update) in values.chunks_exact(width.max(1)).enumerate() {
@@ -133,6 +136,47 @@ impl RowShard {
             };
             let (values, slots) = self.row_mut(row).split_at_mut(width);
             apply(rule, At { first: key, ..at }, values, slots, update)?;
+        }
+        Ok(())
+    }
+
+    /// As [`RowShard::update`], of several rows at a time: they are put together, updated, and put back.
+    fn update_together(
+        &mut self,
+        rule: &mut dyn Rule,
+        at: At,
+        keys: &[u64],
+        values: &[f32],
+    ) -> Result<(), StoreError> {
+        let (width, n_slots, most) = (self.width, self.n_slots, rule.rows_at_once());
+        let (mut rows, mut together) = (Vec::new(), Vec::new());
+        let mut start = 0;
+        while start < keys.len() {
+            // Keys that rise are different ones: no row is put together twice.
+            let rising = keys[start..].windows(2).take(most - 1);
+            let n = 1 + rising.take_while(|pair| pair[0] < pair[1]).count();
+            rows.clear();
+            for key in &keys[start..start + n] {
+                rows.push(self.get_or_make(*key)?);
+            }
+            together.resize(n * self.row_len(), 0.0);
+            for (idx, row) in rows.iter().enumerate() {
+                let kinds = self.row(*row).chunks_exact(width).zip(0..);
+                for (from, kind) in kinds {
+                    together[(kind * n + idx) * width..][..width].copy_from_slice(from);
+                }
+            }
+            let (own, slots) = together.split_at_mut(n * width);
+            let mut slots: Vec<&mut [f32]> = slots.chunks_exact_mut((n * width).max(1)).collect();
+            let at = At { first: keys[start], ..at };
+            rule.apply(at, own, &mut slots, &values[start * width..(start + n) * width])?;
+            for (idx, row) in rows.iter().enumerate() {
+                for kind in 0..1 + n_slots {
+                    let from = &together[(kind * n + idx) * width..][..width];
+                    self.row_mut(*row)[kind * width..][..width].copy_from_slice(from);
+                }
+            }
+            start += n;
         }
         Ok(())
     }

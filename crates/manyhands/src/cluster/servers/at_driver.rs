@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use manyhands_net::membership::driver::Event;
 use manyhands_net::station::Station;
-use manyhands_net::tables::client::{ClientSettings, Table, Tables};
+use manyhands_net::tables::client::{ClientSettings, Tables};
 use manyhands_net::tables::directing::{DirectorProcess, DirectorSettings};
 use manyhands_net::tables::error::TableError;
 use manyhands_net::tables::message::Reach;
@@ -17,8 +17,10 @@ use manyhands_net::tables::network::{Network, OnStation};
 use manyhands_net::tables::spec::Consistency as TableConsistency;
 use manyhands_program::without_updates;
 
+use super::at_worker::Client;
 use super::layout::{OnServer, Placed, place, place_all};
-use super::state::{from_table, to_table};
+use super::row_layout::{give_rows_to, place_all_rows, place_rows};
+use super::state::{from_rows, from_table, to_rows, to_table};
 use super::{JobTable, SERVERS, history};
 use crate::checkpoint::NamedTensor;
 use crate::cluster::programs::ServersPlan;
@@ -46,7 +48,9 @@ pub(in crate::cluster) struct TablesOfDriver {
     pub(super) job: JobTable,
     network: Arc<dyn Network>,
     pub(super) director: Arc<DirectorProcess>,
-    table: Arc<OnceLock<(Tables, Table)>>,
+    client: Arc<OnceLock<Client>>,
+    /// The names of the tensors of a state, in their order.
+    order: Vec<String>,
     filling: Option<JoinHandle<()>>,
     /// Tells servers where the director is, until it is to stop.
     telling: Option<JoinHandle<()>>,
@@ -63,14 +67,21 @@ impl TablesOfDriver {
         say: impl FnMut(&str) + Send + 'static,
     ) -> Result<(Option<TablesOfDriver>, String), Error> {
         let Some(first) = programs.plans.first() else { return Err(Error::NoStep) };
+        let rows = match plan.consistency {
+            Consistency::Bsp => place_rows(&first.program, &plan.parameters)?,
+            _ => place_all_rows(&first.program)?,
+        };
+        let divisor = give_rows_to(programs, &rows)?;
+        let Some(first) = programs.plans.first() else { return Err(Error::NoStep) };
         let Placed { layout, sentence } = match plan.consistency {
-            Consistency::Bsp => place(&first.program, &plan.parameters)?,
+            Consistency::Bsp => place(&first.program, &plan.parameters, &rows, divisor)?,
             _ => {
-                let layout = place_all(&first.program)?;
-                let n = layout.parameters.len();
-                let sentence = format!(
+                let layout = place_all(&first.program, divisor)?;
+                let n = layout.parameters.len() + rows.rows.len();
+                let mut sentence = format!(
                     "all {n} parameters live on servers: workers do not wait for each other"
                 );
+                rows.sentences.iter().for_each(|one| sentence.push_str(&format!("; {one}")));
                 Placed { layout: Some(layout), sentence }
             }
         };
@@ -90,6 +101,7 @@ impl TablesOfDriver {
         let director = DirectorProcess::start(network.clone(), &settings, say)?;
         let job = JobTable {
             layout,
+            rows: rows.rows,
             n_servers: plan.n_servers,
             replication: plan.replication,
             director: director.reach().clone(),
@@ -102,14 +114,20 @@ impl TablesOfDriver {
             traffic: plan.traffic,
         };
         programs.table = Some(job.clone());
-        let (director, table) = (Arc::new(director), Arc::default());
+        let (director, client) = (Arc::new(director), Arc::default());
         let (stop, told) = (Arc::<AtomicBool>::default(), job.director.clone());
         let (stops, station) = (Arc::clone(&stop), Arc::clone(station));
         let telling = std::thread::Builder::new().name("driver-servers".into());
         let telling = Some(telling.spawn(move || tell_servers(&station, &told, &stops))?);
-        let filling = None;
-        let own = TablesOfDriver { job, network, director, table, filling, telling, stop };
+        let (filling, order) = (None, Vec::new());
+        let own = TablesOfDriver { job, network, director, client, order, filling, telling, stop };
         Ok((Some(own), sentence))
+    }
+
+    /// Whether workers hold a parameter, or what stands beside it: not where they have rows of it alone.
+    pub(in crate::cluster) fn is_with_workers(&self, name: &str) -> bool {
+        let mut rows = self.job.rows.iter();
+        !rows.any(|rows| rows.name == name || rows.slots.iter().any(|slot| slot == name))
     }
 
     /// Fills the servers with a state, when they are there. Until then nobody is given inputs.
@@ -121,15 +139,16 @@ impl TablesOfDriver {
     ) -> Result<(), Error> {
         let (shared, director) = (Arc::clone(shared), Arc::clone(&self.director));
         let (job, network) = (self.job.clone(), Arc::clone(&self.network));
-        let (table, stop) = (Arc::clone(&self.table), Arc::clone(&self.stop));
+        self.order = state.iter().map(|tensor| tensor.name.clone()).collect();
+        let (client, stop) = (Arc::clone(&self.client), Arc::clone(&self.stop));
         let filling = std::thread::Builder::new().name("driver-tables".into());
         self.filling = Some(filling.spawn(move || {
             if !await_servers(&shared, &director, job.n_servers, &stop) {
                 return;
             }
             match filled(&job, network, &shared, steps, &state) {
-                Ok(client) => {
-                    let _ = table.set(client);
+                Ok(filled) => {
+                    let _ = client.set(filled);
                     let mut table = shared.table();
                     table.is_filling = false;
                     if let Some(teller) = shared.teller.get() {
@@ -149,10 +168,18 @@ impl TablesOfDriver {
         steps: u64,
         tensors: &mut Vec<NamedTensor>,
     ) -> Result<(), Error> {
-        let Some((_, table)) = self.table.get() else { return Ok(()) };
+        let Some(client) = self.client.get() else { return Ok(()) };
         let at = (!self.job.is_stale()).then_some(steps);
-        let state = table.save(at).map_err(lost)?;
-        from_table(&self.job.layout, table, &state, tensors)
+        if let Some(table) = &client.dense {
+            let state = table.save(at).map_err(lost)?;
+            from_table(&self.job.layout, table, &state, tensors)?;
+        }
+        for (rows, table) in self.job.rows.iter().zip(&client.rows) {
+            from_rows(rows, &table.save(at).map_err(lost)?, tensors)?;
+        }
+        let place = |tensor: &NamedTensor| self.order.iter().position(|name| *name == tensor.name);
+        tensors.sort_by_key(|tensor| place(tensor).unwrap_or(usize::MAX));
+        Ok(())
     }
 
     /// Who holds parameters, in words.
@@ -219,14 +246,14 @@ fn await_servers(
     }
 }
 
-/// The table, filled.
+/// The tables, filled.
 fn filled(
     job: &JobTable,
     network: Arc<dyn Network>,
     shared: &Shared,
     steps: u64,
     state: &[NamedTensor],
-) -> Result<(Tables, Table), Error> {
+) -> Result<Client, Error> {
     let settings = ClientSettings {
         deadline: STATE,
         history: history(),
@@ -235,10 +262,14 @@ fn filled(
     };
     let tables = Tables::connect(network, settings).map_err(lost)?;
     // It reads and writes no clocks, so nobody is to wait for it.
-    let table = tables.open_at(JobTable::NAME, job.spec(), u64::MAX / 2).map_err(lost)?;
-    let state = to_table(&job.layout, &table, state, steps)?;
-    table.load(&state).map_err(lost)?;
-    Ok((tables, table))
+    let client = Client::open(tables, job, u64::MAX / 2).map_err(lost)?;
+    if let Some(table) = &client.dense {
+        table.load(&to_table(&job.layout, table, state, steps)?).map_err(lost)?;
+    }
+    for (rows, table) in job.rows.iter().zip(&client.rows) {
+        table.load(&to_rows(rows, table, state, steps)?).map_err(lost)?;
+    }
+    Ok(client)
 }
 
 /// Parameters that are lost are a reason to begin again, other errors are not.

@@ -13,11 +13,12 @@ use manyhands_device::{GROUP_ALIGNMENT, PlanId, StepExecutor, SumLayout};
 use manyhands_net::collective::{CollectiveError, Group};
 use manyhands_net::membership::message::Peer;
 use manyhands_net::station::Station;
-use manyhands_net::tables::client::{ClientSettings, StepPart, Table, Tables};
+use manyhands_net::tables::client::{ClientSettings, StepPart, Table, Tables, Ticket};
 use manyhands_net::tables::error::TableError;
 use manyhands_net::tables::network::{Network, OnStation};
 use manyhands_program::DType;
 
+use super::rows_of_grains::RowsOfGrains;
 use super::server::Hosted;
 use super::{JobTable, ServerTraffic, history};
 use crate::cluster::halt::Halt;
@@ -34,7 +35,7 @@ pub(in crate::cluster) struct TableAtHand {
     pub(in crate::cluster) job: JobTable,
     network: Arc<dyn Network>,
     name: String,
-    pub(super) client: Option<(Tables, Table)>,
+    pub(super) client: Option<Client>,
     /// The clock of this worker, where it has one.
     pub(super) clock: u64,
     /// The rate of the step at hand.
@@ -49,6 +50,35 @@ pub(in crate::cluster) struct TableAtHand {
     hosted: Vec<Hosted>,
     /// What the driver was told of the bytes that this client moved.
     pub(super) told: ServerTraffic,
+}
+
+/// The tables of a job, as a client has them open.
+#[derive(Clone)]
+pub(super) struct Client {
+    pub(super) tables: Tables,
+    /// None where only tables of rows live on servers.
+    pub(super) dense: Option<Table>,
+    pub(super) rows: Vec<Table>,
+}
+
+impl Client {
+    /// Opens the tables of a job, with a clock.
+    pub(super) fn open(tables: Tables, job: &JobTable, clock: u64) -> Result<Client, TableError> {
+        let dense = job.is_dense().then(|| tables.open_at(JobTable::NAME, job.spec(), clock));
+        let rows = job.rows.iter();
+        let rows = rows.map(|rows| tables.open_at(&rows.table_name(), job.rows_spec(rows), clock));
+        Ok(Client { dense: dense.transpose()?, rows: rows.collect::<Result<_, _>>()?, tables })
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Table> {
+        self.dense.iter().chain(&self.rows)
+    }
+
+    /// Waits until the servers have everything that was pushed.
+    pub(super) fn flush(&self) -> Result<(), TableError> {
+        self.tables.flush()
+    }
 }
 
 /// The step that parts are of.
@@ -99,24 +129,35 @@ impl TableAtHand {
         self.client = None;
     }
 
+    /// The servers took it for lost: it comes back as another, and its turn is given again.
+    pub(super) fn unknown(&mut self) -> Halt {
+        self.leave();
+        let reason = "the servers took this worker for lost, since it was silent for too long";
+        Halt::Lost(Peer::Driver, reason.to_string())
+    }
+
     /// Why the state of this worker is not to be copied.
     pub(in crate::cluster) fn behind(&self) -> String {
         "its parameters are a step behind those of the servers".to_string()
     }
 
-    /// The open table.
-    pub(super) fn table(&mut self, stop: &AtomicBool) -> Result<Table, Halt> {
-        if let Some((_, table)) = &self.client {
-            return Ok(table.clone());
+    /// Whether this worker is known to the servers.
+    pub(super) fn is_client(&self) -> bool {
+        self.client.is_some()
+    }
+
+    /// The open tables.
+    pub(super) fn client(&mut self, stop: &AtomicBool) -> Result<Client, Halt> {
+        if let Some(client) = &self.client {
+            return Ok(client.clone());
         }
         let start = Instant::now();
         loop {
             match self.connect() {
                 Ok(client) => {
-                    let table = client.1.clone();
-                    self.client = Some(client);
+                    self.client = Some(client.clone());
                     self.told = ServerTraffic::default();
-                    return Ok(table);
+                    return Ok(client);
                 }
                 Err(TableError::Deadline { .. } | TableError::NoLink { .. })
                     if start.elapsed() < OPENING =>
@@ -128,7 +169,7 @@ impl TableAtHand {
         }
     }
 
-    fn connect(&self) -> Result<(Tables, Table), TableError> {
+    fn connect(&self) -> Result<Client, TableError> {
         let settings = ClientSettings {
             // What takes longer is taken up again, unless it is to end.
             deadline: TRY,
@@ -136,20 +177,20 @@ impl TableAtHand {
             ..ClientSettings::new(self.name.clone(), self.job.director.clone())
         };
         let tables = Tables::connect(Arc::clone(&self.network), settings)?;
-        let table = tables.open_at(JobTable::NAME, self.job.spec(), self.clock)?;
-        Ok((tables, table))
+        Client::open(tables, &self.job, self.clock)
     }
 
     /// Sends the sums that are held of a step to the servers that they belong to.
     pub(in crate::cluster) fn push(
         &mut self,
         executor: &mut StepExecutor,
+        rows: Option<&RowsOfGrains>,
         of: PartsOf,
         stop: &AtomicBool,
     ) -> Result<(), Halt> {
-        let table = self.table(stop)?;
+        let client = self.client(stop)?;
         // What was refused of a step that was given up says nothing of this one.
-        table.forget_refused();
+        client.all().for_each(Table::forget_refused);
         self.has_values = false;
         let sums = executor.sum_layout(of.plan)?.clone();
         let mut staging = std::mem::take(&mut self.staging);
@@ -159,15 +200,15 @@ impl TableAtHand {
             let (rate, n_grains) = (self.rate, of.n_grains);
             let part = StepPart { step: of.number - 1, grains, n_grains, rate, divisor };
             let range = 0..self.job.layout.n_elements as u64;
-            loop {
-                match table.push_part(&part, range.clone(), &staging) {
-                    // What goes wrong with it is told where the values are waited for.
-                    Ok(ticket) => break ticket.detach(),
-                    // Much is underway already.
-                    Err(TableError::Deadline { .. }) => stopped(stop)?,
-                    Err(TableError::ClientLost { .. }) => break,
-                    Err(error) => return Err(halt(error)),
-                }
+            if let Some(table) = &client.dense
+                && !sent(stop, || table.push_part(&part, range.clone(), &staging))?
+            {
+                break;
+            }
+            if let Some(rows) = rows
+                && !self.push_row_parts((&*executor, rows), of, &part, &client.rows, stop)?
+            {
+                break;
             }
         }
         self.staging = staging;
@@ -199,35 +240,53 @@ impl TableAtHand {
     pub(in crate::cluster) fn pull(
         &mut self,
         executor: &mut StepExecutor,
+        rows: Option<&RowsOfGrains>,
         of: PartsOf,
         stop: &AtomicBool,
     ) -> Result<(), Halt> {
         loop {
-            let table = self.table(stop)?;
-            let n = self.job.layout.n_elements as u64;
-            let values = &mut self.values;
-            // What was wrong with a push is told here too. A large model takes its time on a slow link, so nobody but the coordinator ends the wait.
-            let pulled = table.pull_at(of.number, 0..n, values);
-            match pulled.and_then(|pull| pull.wait_unless(|| is_set(stop))) {
-                Ok(()) => {
-                    (self.has_values, self.is_behind) = (true, false);
-                    return Ok(());
-                }
-                // Only one without grains can be overtaken; it has the values of the next step then.
-                Err(TableError::StepPassed { .. }) => {
-                    self.is_behind = true;
-                    return Ok(());
-                }
+            let client = self.client(stop)?;
+            match self.pull_from(&client, of.number, stop) {
+                Ok(()) => return Ok(()),
                 Err(TableError::Deadline { .. }) => stopped(stop)?,
                 Err(TableError::ClientLost { .. }) => {
                     // It was silent for too long. What it pushed may be there or not, and counts once.
                     self.client = None;
                     stopped(stop)?;
-                    self.push(executor, of, stop)?;
+                    self.push(executor, rows, of, stop)?;
                 }
                 Err(error) => return Err(halt(error)),
             }
         }
+    }
+
+    /// Waits until every server has a step behind it, for the values that came of it. What was wrong with a push is told here too.
+    fn pull_from(
+        &mut self,
+        client: &Client,
+        number: u64,
+        stop: &AtomicBool,
+    ) -> Result<(), TableError> {
+        // A large model takes its time on a slow link, so nobody but the coordinator ends the wait.
+        let gives_up = || is_set(stop);
+        if let Some(table) = &client.dense {
+            let n = self.job.layout.n_elements as u64;
+            let pulled = table.pull_at(number, 0..n, &mut self.values);
+            match pulled.and_then(|pull| pull.wait_unless(gives_up)) {
+                Ok(()) => (self.has_values, self.is_behind) = (true, false),
+                // Only one without grains can be overtaken; it has the values of the next step then.
+                Err(TableError::StepPassed { .. }) => self.is_behind = true,
+                Err(error) => return Err(error),
+            }
+        }
+        for table in &client.rows {
+            // Nobody counts a step that can still be lost. Rows themselves come when grains need them.
+            match table.await_steps(number).and_then(|steps| steps.wait_unless(gives_up)) {
+                Ok(()) | Err(TableError::StepPassed { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Gives the parameters their new values, of a step that counts.
@@ -316,6 +375,25 @@ fn rest_of(layout: &SumLayout, on_servers: &BTreeSet<&str>) -> Vec<(DType, Vec<R
 
 pub(super) fn is_set(stop: &AtomicBool) -> bool {
     stop.load(Ordering::SeqCst)
+}
+
+/// Pushes something. What goes wrong with it is told where it is waited for. Whether the client is still known.
+pub(super) fn sent(
+    stop: &AtomicBool,
+    push: impl Fn() -> Result<Ticket, TableError>,
+) -> Result<bool, Halt> {
+    loop {
+        match push() {
+            Ok(ticket) => {
+                ticket.detach();
+                return Ok(true);
+            }
+            // Much is underway already.
+            Err(TableError::Deadline { .. }) => stopped(stop)?,
+            Err(TableError::ClientLost { .. }) => return Ok(false),
+            Err(error) => return Err(halt(error)),
+        }
+    }
 }
 
 /// Goes on, unless it is to stop.

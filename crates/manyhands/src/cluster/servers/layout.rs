@@ -7,11 +7,12 @@ use manyhands_program::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::row_layout::PlacedRows;
 use crate::error::Error;
 use crate::job::{OnServers, OnServersWord, matches};
 
 /// Smaller parameters are not worth a server, unless all are: a message costs more than their bytes.
-const LARGE: usize = 4096;
+pub(super) const LARGE: usize = 4096;
 /// Parameters begin at multiples of so many elements: a cache line.
 const ALIGNMENT: usize = 16;
 
@@ -80,9 +81,13 @@ pub(in crate::cluster) struct Placed {
 
 /// All parameters of a training program on servers, for workers that do not wait for each other: weights by their updates, running statistics by
 /// what each worker changes of them.
-pub(in crate::cluster) fn place_all(program: &Program) -> Result<TableLayout, Error> {
+///
+/// Tables of which `rows` live on servers are not in the program any more, and the divisor of their gradients is known.
+pub(in crate::cluster) fn place_all(
+    program: &Program,
+    mut divisor: Option<String>,
+) -> Result<TableLayout, Error> {
     let step = split_grains(program)?.step;
-    let mut divisor: Option<String> = None;
     let (mut candidates, mut statistics) = (Vec::new(), Vec::new());
     for (name, role, value) in program.parameters() {
         let is_updated = step.updates().iter().any(|update| {
@@ -124,16 +129,21 @@ struct Candidate {
 }
 
 /// Decides which parameters of a training program live on servers.
-pub(in crate::cluster) fn place(program: &Program, wanted: &OnServers) -> Result<Placed, Error> {
+/// Tables of which `rows` live there are not in the program any more, and the divisor of their gradients is known.
+pub(in crate::cluster) fn place(
+    program: &Program,
+    wanted: &OnServers,
+    rows: &PlacedRows,
+    mut divisor: Option<String>,
+) -> Result<Placed, Error> {
     let step = split_grains(program)?.step;
-    let mut divisor: Option<String> = None;
     let (mut candidates, mut refused) = (Vec::new(), Vec::new());
     for (name, role, value) in program.parameters().filter(|(_, role, _)| *role != Role::Slot) {
         let is_named = match wanted {
             OnServers::Word(_) => role == Role::Weight,
             OnServers::Names(patterns) => patterns.iter().any(|pattern| matches(pattern, name)),
         };
-        if !is_named {
+        if !is_named || rows.is_table(name) {
             continue;
         }
         let n_elements = program.ty(value).shape.n_elements();
@@ -142,20 +152,22 @@ pub(in crate::cluster) fn place(program: &Program, wanted: &OnServers) -> Result
             Err(reason) => refused.push(reason),
         }
     }
-    if let (OnServers::Names(patterns), true) = (wanted, candidates.is_empty()) {
-        let reason = refused.first().cloned();
+    let has_none = candidates.is_empty() && rows.rows.is_empty();
+    if let (OnServers::Names(patterns), true) = (wanted, has_none) {
+        let reason = refused.first().or(rows.sentences.first()).cloned();
         let reason =
             reason.unwrap_or_else(|| format!("no parameter is named {}", patterns.join(", ")));
         return Err(Error::NothingOnServers { reason });
     }
     let largest = candidates.iter().map(|one| one.n_elements).max().unwrap_or(0);
     let n_before = candidates.len();
-    if *wanted == OnServers::Word(OnServersWord::Auto) && largest >= LARGE {
+    let has_large = largest >= LARGE || !rows.rows.is_empty();
+    if *wanted == OnServers::Word(OnServersWord::Auto) && has_large {
         candidates.retain(|one| one.n_elements >= LARGE);
     }
     let n_small = n_before - candidates.len();
-    let sentence = sentence(&candidates, n_small, &refused);
-    let layout = divisor.filter(|_| !candidates.is_empty());
+    let sentence = sentence(&candidates, n_small, &refused, &rows.sentences);
+    let layout = divisor.filter(|_| !candidates.is_empty() || !rows.rows.is_empty());
     Ok(Placed { layout: layout.map(|divisor| lay_out(candidates, divisor)), sentence })
 }
 
@@ -204,13 +216,22 @@ fn lay_out(candidates: Vec<Candidate>, divisor: String) -> TableLayout {
     TableLayout { parameters, updates, divisor, n_elements: end, n_slots }
 }
 
-fn sentence(candidates: &[Candidate], n_small: usize, refused: &[String]) -> String {
+fn sentence(
+    candidates: &[Candidate],
+    n_small: usize,
+    refused: &[String],
+    rows: &[String],
+) -> String {
     let n: usize = candidates.iter().map(|one| one.n_elements).sum();
     let mut sentence = match candidates {
+        [] if !rows.is_empty() => rows.join("; "),
         [] => "no parameter lives on servers".to_string(),
         [one] => format!("`{}` lives on servers ({n} numbers)", one.name),
         several => format!("{} parameters live on servers ({n} numbers)", several.len()),
     };
+    if !candidates.is_empty() {
+        rows.iter().for_each(|one| sentence.push_str(&format!("; {one}")));
+    }
     if n_small > 0 {
         sentence.push_str(&format!(
             "; {n_small} of less than {LARGE} are summed by the workers, which is faster"
@@ -244,13 +265,17 @@ mod tests {
         program(Optimizer::Adam(Adam::default()), None)
     }
 
+    fn placed(program: &Program, wanted: &OnServers) -> Result<Placed, Error> {
+        place(program, wanted, &PlacedRows::default(), None)
+    }
+
     fn names(layout: &TableLayout) -> Vec<&str> {
         layout.parameters.iter().map(|one| one.name.as_str()).collect()
     }
 
     #[test]
     fn auto_takes_the_large_ones_and_says_so() {
-        let placed = place(&adam(), &OnServers::default()).unwrap();
+        let placed = placed(&adam(), &OnServers::default()).unwrap();
         let layout = placed.layout.unwrap();
         assert_eq!((names(&layout), layout.n_slots), (vec!["large"], 2));
         assert_eq!(
@@ -261,7 +286,7 @@ mod tests {
 
     #[test]
     fn all_take_their_places_at_edges_of_cache_lines() {
-        let layout = place(&adam(), &OnServers::Word(OnServersWord::All)).unwrap().layout.unwrap();
+        let layout = placed(&adam(), &OnServers::Word(OnServersWord::All)).unwrap().layout.unwrap();
         assert_eq!(names(&layout), ["large", "bias"]);
         assert_eq!((layout.updates.len(), layout.n_elements), (1, 6480));
         assert!(layout.check().is_ok());
@@ -271,16 +296,16 @@ mod tests {
     #[test]
     fn what_cannot_be_cut_stays_with_the_workers() {
         let lamb = program(Optimizer::Lamb(Lamb::default()), None);
-        let placed = place(&lamb, &OnServers::default()).unwrap();
+        let placed = placed(&lamb, &OnServers::default()).unwrap();
         assert!(placed.layout.is_none());
         assert!(placed.sentence.contains("looks at more than one element"), "{}", placed.sentence);
     }
 
     #[test]
     fn a_name_that_is_none_is_told() {
-        let error = place(&adam(), &OnServers::Names(vec!["embed*".to_string()])).err().unwrap();
+        let error = placed(&adam(), &OnServers::Names(vec!["embed*".to_string()])).err().unwrap();
         assert!(error.to_string().ends_with("no parameter is named embed*"), "{error}");
-        let named = place(&adam(), &OnServers::Names(vec!["b*".to_string()])).unwrap();
+        let named = placed(&adam(), &OnServers::Names(vec!["b*".to_string()])).unwrap();
         assert_eq!(names(&named.layout.unwrap()), ["bias"]);
     }
 }

@@ -7,6 +7,10 @@
 mod at_driver;
 mod at_worker;
 mod layout;
+mod row_layout;
+mod row_rule;
+mod rows_at_worker;
+mod rows_of_grains;
 mod rule;
 mod server;
 mod standing;
@@ -16,26 +20,34 @@ mod turns;
 
 pub(super) use at_driver::TablesOfDriver;
 pub(super) use at_worker::{PartsOf, TableAtHand};
+pub(super) use rows_of_grains::RowsOfGrains;
 pub use server::{ServerSettings, run_server};
 pub use traffic::ServerTraffic;
 
 use manyhands_net::tables::history::HistoryWriter;
 use manyhands_net::tables::message::Reach;
 use manyhands_net::tables::spec::{Consistency, TableSpec};
+use manyhands_net::tables::store::RowInit;
 use manyhands_net::tables::traffic::TrafficSpec;
 use serde::{Deserialize, Serialize};
 
 use layout::TableLayout;
+use row_layout::RowsOnServer;
 
 /// What the key begins with by which servers call a driver to ask for its director.
 const SERVERS: &str = "servers/";
 /// Elements of a shard, where there are enough of them: a megabyte.
 const SHARD_ELEMENTS: usize = 1 << 18;
+/// Rows of a shard, at most: an index holds a few times as many.
+const SHARD_ROWS: usize = 1 << 20;
 
 /// The table of a job, as its workers are told of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct JobTable {
     pub(super) layout: TableLayout,
+    /// Tables of which workers have the rows of their grains alone.
+    #[serde(default)]
+    pub(super) rows: Vec<RowsOnServer>,
     pub(super) n_servers: usize,
     pub(super) replication: usize,
     pub(super) director: Reach,
@@ -61,6 +73,31 @@ impl JobTable {
     /// Whether workers need not wait for each other.
     pub(super) fn is_stale(&self) -> bool {
         self.consistency != Consistency::Bsp
+    }
+
+    /// Whether what arrived from elsewhere can be.
+    pub(super) fn check(&self) -> Result<(), String> {
+        self.layout.check()?;
+        self.rows.iter().try_for_each(RowsOnServer::check)
+    }
+
+    /// Whether parameters live in the dense table, beside those of which rows are taken.
+    fn is_dense(&self) -> bool {
+        self.layout.n_elements > 0
+    }
+
+    /// The table of rows of a parameter. Rows that nobody has touched and that begin as zeros are not there.
+    fn rows_spec(&self, rows: &RowsOnServer) -> TableSpec {
+        let n_shards = (4 * self.n_servers).max(rows.n_rows / SHARD_ROWS).clamp(1, 1024);
+        TableSpec {
+            rule: row_rule::rule_spec(rows),
+            consistency: self.consistency,
+            traffic: self.traffic,
+            replication: self.replication,
+            n_shards: Some(n_shards),
+            rejects_nan: false,
+            ..TableSpec::rows(rows.width, RowInit::Zeros)
+        }
     }
 
     fn spec(&self) -> TableSpec {

@@ -8,6 +8,7 @@ use manyhands_program::{Program, RATE, STEP, ShardUpdate};
 use serde::{Deserialize, Serialize};
 
 use super::layout::TableLayout;
+use super::row_rule;
 
 /// What the rule is called among those of a server.
 const NAME: &str = "program";
@@ -37,24 +38,32 @@ pub(in crate::cluster) fn rule_spec(layout: &TableLayout) -> RuleSpec {
 
 /// The rules that servers of this crate know.
 pub(in crate::cluster) fn rules() -> Rules {
-    Rules::with_built_in().add(NAME, |settings| {
+    let rules = Rules::with_built_in().add(NAME, |settings| {
         let settings: Settings =
-            serde_json::from_value(settings.clone()).map_err(|error| refused(&error))?;
+            serde_json::from_value(settings.clone()).map_err(|error| refused(NAME, &error))?;
         let n = settings.updates.len();
         if settings.places.iter().any(|(.., update)| update.is_some_and(|update| update >= n)) {
-            return Err(refused(&"a parameter has no update"));
+            return Err(refused(NAME, &"a parameter has no update"));
         }
-        Ok(Box::new(ProgramRule { settings, device: None, compiled: HashMap::new() }))
-    })
+        let updates = Updates::new(settings.updates.clone());
+        Ok(Box::new(ProgramRule { settings, updates }))
+    });
+    rules.add(row_rule::NAME, row_rule::make)
 }
 
-fn refused(reason: &dyn std::fmt::Display) -> RuleError {
-    RuleError::Refused { rule: NAME.to_string(), reason: reason.to_string() }
+pub(super) fn refused(rule: &str, reason: &dyn std::fmt::Display) -> RuleError {
+    RuleError::Refused { rule: rule.to_string(), reason: reason.to_string() }
 }
 
-/// Updates by programs.
+/// Updates by programs, of places in a dense table.
 struct ProgramRule {
     settings: Settings,
+    updates: Updates,
+}
+
+/// Updates on a device, for runs of any length.
+pub(super) struct Updates {
+    programs: Vec<Program>,
     /// Made with the first update: most copies of a rule are only asked how many slots it has.
     device: Option<CpuDevice>,
     /// By update and length.
@@ -95,16 +104,21 @@ impl Rule for ProgramRule {
             };
             let mut own: Vec<&mut [f32]> =
                 slots.iter_mut().map(|slot| &mut slot[run.clone()]).collect();
-            let done = self.run(at, program, &mut values[run.clone()], &mut own, &update[run]);
-            done.map_err(|error| refused(&error))?;
+            let done =
+                self.updates.run(at, program, &mut values[run.clone()], &mut own, &update[run]);
+            done.map_err(|error| refused(NAME, &error))?;
         }
         Ok(())
     }
 }
 
-impl ProgramRule {
+impl Updates {
+    pub(super) fn new(programs: Vec<Program>) -> Updates {
+        Updates { programs, device: None, compiled: HashMap::new() }
+    }
+
     /// Runs the update of one run of elements.
-    fn run(
+    pub(super) fn run(
         &mut self,
         at: At,
         program: usize,
@@ -118,7 +132,7 @@ impl ProgramRule {
         };
         let key = (program, values.len());
         if !self.compiled.contains_key(&key) {
-            let compiled = compile(device, &self.settings.updates[program], values.len())?;
+            let compiled = compile(device, &self.programs[program], values.len())?;
             self.compiled.insert(key, compiled);
         }
         let Some(Compiled { launch, inputs }) = self.compiled.get(&key) else { return Ok(()) };

@@ -3,10 +3,11 @@
 use manyhands_net::tables::client::{Table, TableState};
 use manyhands_net::tables::error::TableError;
 use manyhands_net::tables::store::snapshot::{Filling, HEAD_BYTES, Head, piece};
-use manyhands_net::tables::store::{DenseShard, Shard};
+use manyhands_net::tables::store::{DenseShard, RowInit, RowShard, Shard};
 use manyhands_program::{Role, Tensor, TensorType};
 
 use super::layout::{OnServer, TableLayout};
+use super::row_layout::RowsOnServer;
 use crate::checkpoint::NamedTensor;
 use crate::error::Error;
 
@@ -110,6 +111,81 @@ pub(super) fn from_table(
         }
     }
     Ok(())
+}
+
+/// The state of a table of rows that have these values, after so many steps. Rows of zeros are what new ones are, and need not be there.
+pub(super) fn to_rows(
+    rows: &RowsOnServer,
+    table: &Table,
+    tensors: &[NamedTensor],
+    n_steps: u64,
+) -> Result<TableState, Error> {
+    let names = std::iter::once(&rows.name).chain(&rows.slots);
+    let found = names.map(|name| {
+        let found = tensors.iter().find(|tensor| tensor.name == *name);
+        let found = found.ok_or_else(|| Error::MissingParameter { name: name.clone() })?;
+        let n = rows.n_rows * rows.width;
+        match found.tensor.ty().n_bytes() == 4 * n {
+            true => Ok(found.tensor.bytes()),
+            false => Err(Error::MissingParameter { name: name.clone() }),
+        }
+    });
+    let found: Vec<&[u8]> = found.collect::<Result<_, Error>>()?;
+    let cut = table.spec().cut();
+    let empty = || RowShard::new(0, rows.width, rows.slots.len(), RowInit::Zeros);
+    let mut shards: Vec<RowShard> = (0..cut.n_shards()).map(|_| empty()).collect();
+    let row_bytes = 4 * rows.width;
+    for key in 0..rows.n_rows {
+        let own = key * row_bytes..(key + 1) * row_bytes;
+        if found.iter().all(|bytes| bytes[own.clone()].iter().all(|byte| *byte == 0)) {
+            continue;
+        }
+        let shard = &mut shards[cut.shard_of(key as u64).0 as usize];
+        let row = shard.get_or_make(key as u64).map_err(|error| damaged(rows, &error))?;
+        let to: &mut [u8] = bytemuck::cast_slice_mut(shard.row_mut(row));
+        for (bytes, to) in found.iter().zip(to.chunks_exact_mut(row_bytes)) {
+            to.copy_from_slice(&bytes[own.clone()]);
+        }
+    }
+    let shards = shards.into_iter().map(|shard| pieces(&Shard::Rows(shard), n_steps));
+    Ok(TableState { n_steps, shards: shards.collect() })
+}
+
+/// Adds the tensors of a table of rows to those of the workers.
+pub(super) fn from_rows(
+    rows: &RowsOnServer,
+    state: &TableState,
+    tensors: &mut Vec<NamedTensor>,
+) -> Result<(), Error> {
+    let (width, n) = (rows.width, rows.n_rows * rows.width);
+    let mut all: Vec<Vec<f32>> = vec![vec![0.0; n]; 1 + rows.slots.len()];
+    for pieces in &state.shards {
+        let empty = RowShard::new(0, width, rows.slots.len(), RowInit::Zeros);
+        let Shard::Rows(shard) = filled(Shard::Rows(empty), pieces)? else { continue };
+        for (key, values, slots) in shard.iter() {
+            let start = usize::try_from(key).unwrap_or(usize::MAX).saturating_mul(width);
+            if start >= n {
+                let what = format!("it has no row {key}");
+                return Err(damaged(rows, &what));
+            }
+            let kinds = std::iter::once(values).chain(slots.chunks_exact(width));
+            for (all, own) in all.iter_mut().zip(kinds) {
+                all[start..start + width].copy_from_slice(own);
+            }
+        }
+    }
+    let names = std::iter::once((&rows.name, Role::Weight));
+    let names = names.chain(rows.slots.iter().map(|slot| (slot, Role::Slot)));
+    for ((name, role), values) in names.zip(all) {
+        let tensor = Tensor::new([rows.n_rows, width], &values)?;
+        tensors.retain(|known| known.name != *name);
+        tensors.push(NamedTensor { name: name.clone(), role, tensor });
+    }
+    Ok(())
+}
+
+fn damaged(rows: &RowsOnServer, what: &dyn std::fmt::Display) -> Error {
+    TableError::Snapshot { table: rows.table_name(), what: what.to_string() }.into()
 }
 
 /// A shard that was saved.

@@ -3,7 +3,7 @@
 use manyhands_net::tables::traffic::SavedByFilter;
 use serde::{Deserialize, Serialize};
 
-use super::at_worker::TableAtHand;
+use super::at_worker::{Client, TableAtHand};
 
 /// Bytes that moved between workers and servers, and what was done to move fewer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,12 +33,20 @@ impl ServerTraffic {
     }
 }
 
+impl Client {
+    /// What this client moved so far.
+    fn traffic(&self) -> ServerTraffic {
+        let [to_servers, from_servers] = self.tables.traffic();
+        let mut saved = SavedByFilter::default();
+        self.all().for_each(|table| saved += table.saved());
+        ServerTraffic { to_servers, from_servers, saved }
+    }
+}
+
 impl TableAtHand {
     /// What this worker moved since it last told the driver.
     pub(in crate::cluster) fn take_traffic(&mut self) -> Option<ServerTraffic> {
-        let (tables, table) = self.client.as_ref()?;
-        let [to_servers, from_servers] = tables.traffic();
-        let now = ServerTraffic { to_servers, from_servers, saved: table.saved() };
+        let now = self.client.as_ref()?.traffic();
         let since = now.since(std::mem::replace(&mut self.told, now));
         Some(since)
     }

@@ -10,7 +10,7 @@ use manyhands_net::tables::client::PushSettings;
 use manyhands_net::tables::error::TableError;
 use manyhands_program::LOSS;
 
-use super::at_worker::{TableAtHand, halt, is_set, stopped};
+use super::at_worker::{PartsOf, TableAtHand, halt, is_set, sent, stopped};
 use crate::cluster::halt::{Halt, driver_halt};
 use crate::cluster::plane::{Plane, lost_in_own};
 use crate::cluster::talk::{TalkError, Until};
@@ -27,6 +27,12 @@ struct TurnAtHand {
     grains: Range<usize>,
     n_grains: usize,
     bound: Option<u64>,
+}
+
+impl TurnAtHand {
+    fn parts(&self, plan: PlanId) -> PartsOf {
+        PartsOf { plan, number: self.step, n_grains: self.n_grains }
+    }
 }
 
 impl Plane<'_> {
@@ -84,6 +90,9 @@ impl Plane<'_> {
         work.seconds.input = start.elapsed().as_secs_f64();
         if let Some(table) = &mut job.table {
             table.begin_turn(&mut job.executor, turn, stop)?;
+            if let Some(rows) = &job.rows {
+                table.give_rows(&mut job.executor, rows, turn.parts(plan), grains, stop)?;
+            }
         }
         work.seconds.exchange = start.elapsed().as_secs_f64() - work.seconds.input;
         let computing = Instant::now();
@@ -92,9 +101,9 @@ impl Plane<'_> {
         job.executor.run_grains(plan, grains)?;
         job.sum_own(plan).map_err(lost_in_own)?;
         let share = turn.grains.len() as f32 / turn.n_grains.max(1) as f32;
-        let mut staging = match &job.table {
+        let (mut staging, divisor) = match &job.table {
             Some(table) => table.mean_gradients(&mut job.executor, plan)?,
-            None => Vec::new(),
+            None => (Vec::new(), 1.0),
         };
         job.executor.run_update(plan)?;
         if let Some(padding) = self.padding {
@@ -105,6 +114,11 @@ impl Plane<'_> {
         let pushing = Instant::now();
         if let Some(table) = &mut job.table {
             table.add_changes(&job.executor, &mut staging)?;
+            if let Some(rows) = &job.rows {
+                let settings = (divisor, PushSettings { rate: table.rate, share });
+                let (from, parts) = ((&job.executor, rows), turn.parts(plan));
+                table.push_row_means(from, parts, &turn.grains, settings, stop)?;
+            }
             table.push_turn(&staging, share, stop)?;
         }
         work.seconds.exchange += pushing.elapsed().as_secs_f64();
@@ -120,19 +134,18 @@ impl Plane<'_> {
 impl TableAtHand {
     /// Moves the clock on.
     fn advance(&mut self, clock: u64, stop: &AtomicBool) -> Result<(), Halt> {
-        if self.client.is_none() {
+        if !self.is_client() {
             self.clock = self.clock.max(clock);
         }
-        let table = self.table(stop)?;
-        while table.now() < clock {
-            match table.clock() {
-                Ok(()) => {}
-                Err(TableError::Deadline { .. }) => stopped(stop)?,
-                Err(TableError::ClientLost { .. }) => self.client = None,
-                Err(error) => return Err(halt(error)),
-            }
-            if self.client.is_none() {
-                break;
+        let client = self.client(stop)?;
+        for table in client.all() {
+            while table.now() < clock && self.is_client() {
+                match table.clock() {
+                    Ok(()) => {}
+                    Err(TableError::Deadline { .. }) => stopped(stop)?,
+                    Err(TableError::ClientLost { .. }) => self.leave(),
+                    Err(error) => return Err(halt(error)),
+                }
             }
         }
         self.clock = self.clock.max(clock);
@@ -148,10 +161,12 @@ impl TableAtHand {
     ) -> Result<(), Halt> {
         loop {
             self.advance(turn.step - 1, stop)?;
-            let table = self.table(stop)?;
+            let client = self.client(stop)?;
             if let Some(bound) = turn.bound {
-                table.set_bound(u32::try_from(bound).unwrap_or(u32::MAX)).map_err(halt)?;
+                let bound = u32::try_from(bound).unwrap_or(u32::MAX);
+                client.all().try_for_each(|table| table.set_bound(bound)).map_err(halt)?;
             }
+            let Some(table) = &client.dense else { break };
             let range = 0..self.job.layout.n_elements as u64;
             let values = &mut self.values;
             let pulled = table.pull(range, values);
@@ -159,7 +174,7 @@ impl TableAtHand {
                 Ok(()) => break,
                 Err(TableError::Deadline { .. }) => stopped(stop)?,
                 Err(TableError::ClientLost { .. }) => {
-                    self.client = None;
+                    self.leave();
                     stopped(stop)?;
                 }
                 Err(error) => return Err(halt(error)),
@@ -172,15 +187,19 @@ impl TableAtHand {
         Ok(())
     }
 
-    /// The mean gradients of the grains that were done, where they lie in the table.
-    fn mean_gradients(&self, executor: &mut StepExecutor, plan: PlanId) -> Result<Vec<f32>, Error> {
+    /// The mean gradients of the grains that were done, where they lie in the table, and what they were divided by.
+    fn mean_gradients(
+        &self,
+        executor: &mut StepExecutor,
+        plan: PlanId,
+    ) -> Result<(Vec<f32>, f32), Error> {
         let sums = executor.sum_layout(plan)?.clone();
         let mut staging = vec![0.0; self.job.layout.n_elements];
         let divisor =
             executor.exchange(plan, |_, totals| self.gather(&sums, totals, &mut staging))??;
         let inverse = 1.0 / divisor;
         staging.iter_mut().for_each(|sum| *sum *= inverse);
-        Ok(staging)
+        Ok((staging, divisor))
     }
 
     /// What this worker changed of parameters that have no gradient.
@@ -197,18 +216,16 @@ impl TableAtHand {
 
     /// Pushes what was learned, and waits until the servers have it.
     fn push_turn(&mut self, staging: &[f32], share: f32, stop: &AtomicBool) -> Result<(), Halt> {
-        let table = self.table(stop)?;
+        let client = self.client(stop)?;
         let range = 0..self.job.layout.n_elements as u64;
         let settings = PushSettings { rate: self.rate, share };
-        let ticket = loop {
-            match table.push_with(range.clone(), staging, settings) {
-                Err(TableError::Deadline { .. }) => stopped(stop)?,
-                other => break other.map_err(|error| self.lost(error))?,
-            }
-        };
-        ticket.detach();
+        if let Some(table) = &client.dense
+            && !sent(stop, || table.push_with(range.clone(), staging, settings))?
+        {
+            return Err(self.unknown());
+        }
         loop {
-            match table.flush() {
+            match client.flush() {
                 Ok(()) => return Ok(()),
                 // What was sent cannot be taken back, so it is waited for a little longer than others are.
                 Err(TableError::Deadline { .. }) => stopped(stop)?,
@@ -220,7 +237,7 @@ impl TableAtHand {
     /// One that was taken for lost comes back as another, and its turn is given again.
     fn lost(&mut self, error: TableError) -> Halt {
         if let TableError::ClientLost { .. } = error {
-            self.client = None;
+            self.leave();
         }
         halt(error)
     }

@@ -19,7 +19,14 @@ program test {
 "#;
     let program: Program = text.trim_start().parse().unwrap();
     Programs {
-        plans: vec![PlanPrograms { n_samples: 20, n_grains: 3, program, last: None }],
+        plans: vec![PlanPrograms {
+            n_samples: 20,
+            n_grains: 3,
+            program,
+            last: None,
+            indices: None,
+            last_indices: None,
+        }],
         inputs: vec![("x".to_string(), 16)],
         places: Vec::new(),
         grain: 8,
