@@ -44,7 +44,7 @@ pub(in crate::cluster) fn rules() -> Rules {
         if settings.places.iter().any(|(.., update)| update.is_some_and(|update| update >= n)) {
             return Err(refused(&"a parameter has no update"));
         }
-        Ok(Box::new(ProgramRule { settings, device: None, compiled: HashMap::new() }))
+        Ok(Box::new(ProgramRule { settings, device: None, compiled: HashMap::new(), arrived: Vec::new() }))
     })
 }
 
@@ -59,6 +59,8 @@ struct ProgramRule {
     device: Option<CpuDevice>,
     /// By update and length.
     compiled: HashMap<(usize, usize), Compiled>,
+    /// Memory for where a whole step would lead.
+    arrived: Vec<f32>,
 }
 
 /// An update on the device, with its buffers.
@@ -124,8 +126,7 @@ impl ProgramRule {
         let Some(Compiled { launch, inputs }) = self.compiled.get(&key) else { return Ok(()) };
         for (name, buffer) in inputs.iter().zip(&launch.inputs) {
             match name.as_str() {
-                // A push that is a share of the batch goes so much of the way.
-                RATE => device.write(*buffer, &(at.rate * at.share).to_le_bytes())?,
+                RATE => device.write(*buffer, &at.rate.to_le_bytes())?,
                 STEP => device.write(*buffer, &((at.step + 1) as f32).to_le_bytes())?,
                 name if name.starts_with("sum#") => {
                     device.write(*buffer, bytemuck::cast_slice(sum))?;
@@ -139,11 +140,27 @@ impl ProgramRule {
             device.write(*buffer, bytemuck::cast_slice(slot))?;
         }
         device.run(std::slice::from_ref(launch))?;
-        device.read(value[0], bytemuck::cast_slice_mut(values))?;
-        for (buffer, slot) in own_slots.iter().zip(slots.iter_mut()) {
-            device.read(*buffer, bytemuck::cast_slice_mut(slot))?;
+        let slots = own_slots.iter().zip(slots.iter_mut().map(|slot| &mut **slot));
+        for (buffer, run) in value.iter().zip([values]).chain(slots) {
+            if at.share == 1.0 {
+                device.read(*buffer, bytemuck::cast_slice_mut(run))?;
+            } else {
+                self.arrived.resize(run.len(), 0.0);
+                device.read(*buffer, bytemuck::cast_slice_mut(&mut self.arrived))?;
+                go_a_share_of_the_way(run, &self.arrived, at.share);
+            }
         }
         Ok(())
+    }
+}
+
+/// Moves values, or what an optimizer keeps of them, by a share of the way to where a whole step would lead.
+///
+/// So the pushes of a step move the model, its momentum and its means as far as one push of the whole batch does. (A smaller rate alone would let the means forget at every
+/// push what they should forget at every step.) What the step puts at exactly 0 is 0, so that L1 keeps its zeros.
+fn go_a_share_of_the_way(run: &mut [f32], arrived: &[f32], share: f32) {
+    for (value, arrived) in run.iter_mut().zip(arrived) {
+        *value = if *arrived == 0.0 { 0.0 } else { *value + share * (*arrived - *value) };
     }
 }
 
