@@ -44,7 +44,12 @@ pub(in crate::cluster) fn rules() -> Rules {
         if settings.places.iter().any(|(.., update)| update.is_some_and(|update| update >= n)) {
             return Err(refused(&"a parameter has no update"));
         }
-        Ok(Box::new(ProgramRule { settings, device: None, compiled: HashMap::new(), arrived: Vec::new() }))
+        Ok(Box::new(ProgramRule {
+            settings,
+            device: None,
+            compiled: HashMap::new(),
+            arrived: Vec::new(),
+        }))
     })
 }
 
@@ -175,4 +180,64 @@ fn compile(device: &mut CpuDevice, update: &Program, n: usize) -> Result<Compile
     let launch = Launch { executable, inputs, parameters, outputs: Vec::new() };
     let inputs = program.inputs().map(|(name, _)| name.to_string()).collect();
     Ok(Compiled { launch, inputs })
+}
+
+#[cfg(test)]
+mod tests {
+    use manyhands_program::{Adam, Builder, DType, Ftrl, Init, Optimizer, Training};
+
+    use super::super::layout::place_all;
+    use super::*;
+
+    const N: usize = 8;
+
+    /// The rule of an optimizer for one parameter.
+    fn rule_of(optimizer: Optimizer) -> Box<dyn Rule> {
+        let g = Builder::new("model");
+        let x = g.input("x", DType::F32, [4, N]).unwrap();
+        let w = g.weight("w", [N], Init::Constant(0.0)).unwrap();
+        let loss = (x * w).unwrap().sum_all().unwrap();
+        let divisor = g.scalar(DType::F32, 4.0).unwrap();
+        Training { optimizer, clip: None }.add_step(&g, &loss, &divisor).unwrap();
+        rules().make(&rule_spec(&place_all(&g.finish()).unwrap())).unwrap()
+    }
+
+    /// The values and slots after pushes of (step, share, gradient).
+    fn after(optimizer: Optimizer, pushes: &[(u64, f32, f32)]) -> Vec<[f32; N]> {
+        let mut rule = rule_of(optimizer);
+        let mut state = vec![[0.0; N]; 1 + rule.n_slots()];
+        for &(step, share, gradient) in pushes {
+            let (values, slots) = state.split_at_mut(1);
+            let mut slots: Vec<&mut [f32]> = slots.iter_mut().map(|slot| &mut slot[..]).collect();
+            let at = At { table: 1, shard: 0, first: 0, step, rate: 0.01, share, divisor: 1.0 };
+            rule.apply(at, &mut values[0], &mut slots, &[gradient; N]).unwrap();
+        }
+        state
+    }
+
+    #[test]
+    fn shares_of_a_step_move_model_and_memory_as_far_as_the_whole() {
+        let adam = || Optimizer::Adam(Adam::default());
+        let gradient = |step: u64| 1.0 + 0.5 * (step as f32 * 0.7).sin();
+        let whole: Vec<_> = (0..20).map(|step| (step, 1.0, gradient(step))).collect();
+        let whole = after(adam(), &whole);
+        for n in [2, 4, 8] {
+            let share = |step| (0..n).map(move |_| (step, 1.0 / n as f32, gradient(step)));
+            let shares: Vec<_> = (0..20).flat_map(share).collect();
+            for (whole, shares) in whole.iter().zip(after(adam(), &shares)) {
+                let ratio = shares[3] / whole[3];
+                assert!((0.93..1.07).contains(&ratio), "{n} shares: {whole:?} {shares:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_l1_holds_at_zero_stays_there_with_shares_too() {
+        let ftrl = || Optimizer::Ftrl(Ftrl { l1: 1.0, ..Ftrl::default() });
+        // Pushed away from zero, and back again.
+        let pushes: Vec<_> =
+            (0..40).map(|n| (n / 2, 0.5, if n < 20 { 2.0 } else { -2.0 })).collect();
+        assert_ne!(after(ftrl(), &pushes[..20])[0], [0.0; N]);
+        assert_eq!(after(ftrl(), &pushes)[0], [0.0; N]);
+    }
 }
