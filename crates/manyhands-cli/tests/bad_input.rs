@@ -423,8 +423,9 @@ fn measurements_of_nothing_are_refused() {
     let twice = ["bench", "tables", "--servers", "1", "--replication", "2"];
     check(&twice, &["--replication 2: there are 1 servers"]);
     let none = ["bench", "consistency", "job.toml"];
+    scene.edit("job.toml", &[("validation = 0.1\n", "")]);
     check(&none, &["no validation data", "`data.validation = 0.1`"]);
-    scene.edit("job.toml", &[("label =", "validation = 0.2\nlabel =")]);
+    scene.write("job.toml", JOB);
     let mut check =
         |more: [&'static str; 2], facts: &[&str]| check(&[&none[..], &more].concat(), facts);
     check(["--case", "foo"], &["--case foo: there is no, constant, rotating, bursty"]);
