@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Faults at random moments of a training on real processes: the bytes of the model must be those of one worker left alone.
 
-usage: bench/storm.py --manyhands PATH [--mode kills|coordinator|resume|drain|slow|garbage|all] [--kills 100] [--stops 20]
-                      [--workers 4] [--epochs N] [--job JOB] [--seed S] [--json]
+usage: bench/storm.py --manyhands PATH [--mode kills|servers|coordinator|resume|drain|slow|garbage|all] [--kills 100] [--stops 20]
+                      [--workers 4] [--servers 3] [--epochs N] [--job JOB] [--seed S] [--json]
 
 Standard library only. Every mode first proves that its faults fired, then compares model.safetensors byte for byte, the loss of every
 step and of every epoch, and the ledger of the last checkpoint with an undisturbed run of one worker. The exit code is 1 if anything differs.
+Mode servers kills servers of parameters and workers, 20 unless --kills says otherwise, and has `manyhands bench history` prove what was recorded meanwhile.
 
 What the files prove of "every sample once an epoch": the ledger counts samples and steps, and every step is there once with
 its loss to the last bit. Which samples a step had is not written anywhere; equal bytes of model and losses stand for it."""
@@ -141,6 +142,10 @@ class Cluster:
         self.n_started += 1
         return self.workers[name]
 
+    def start_server(self, name):
+        command = [self.arguments.manyhands, "server", "--join", self.address, "--secret", self.secret, "--name", name]
+        return self.processes.start(command, self.folder / f"{name}.txt", None, self.prefix(name))
+
     def train(self, out, *more):
         sets = settings(self.arguments)
         command = [self.arguments.manyhands, "train", self.arguments.job, "--cluster", self.address, "--secret", self.secret,
@@ -231,7 +236,7 @@ def kill_figures(cluster, out, kills):
 def kills(arguments, folder, calm):
     """kill -9 of workers, whose replacements come, and SIGSTOP for 1 to 5 s."""
     chance = random.Random(arguments.seed)
-    events = ["kill"] * arguments.kills + ["stop"] * arguments.stops
+    events = ["kill"] * (100 if arguments.kills is None else arguments.kills) + ["stop"] * arguments.stops
     chance.shuffle(events)
     with Cluster(arguments, folder) as cluster:
         cluster.start_coordinator()
@@ -286,6 +291,75 @@ def kills(arguments, folder, calm):
         return {"kills": len(done), "stops": n_stops, "storm_seconds": round(storm_seconds, 1), "outlived_the_storm": was_running,
                 "not_fired": len(events), "views": sum("goes on from step" in line for _, line in cluster.said),
                 "restarts_from_checkpoint": restarts, "steps_seen": len(steps), "steps_seen_once": len(set(steps)), **figures}
+
+
+def servers(arguments, folder, calm):
+    """kill -9 of servers of parameters and of workers, whose replacements come. Every parameter has two holders."""
+    chance = random.Random(arguments.seed)
+    n_kills = arguments.kills if arguments.kills is not None else 20
+    history = Path(folder) / "history.jsonl"
+    os.environ["MANYHANDS_HISTORY"] = str(history)
+    with Cluster(arguments, folder) as cluster:
+        cluster.start_coordinator()
+        serving = {f"s{idx}": cluster.start_server(f"s{idx}") for idx in range(arguments.servers)}
+        for idx in range(arguments.workers):
+            cluster.start_worker(f"w{idx}")
+        out = cluster.folder / "out"
+        cluster.train(out, "--set", 'distribute.strategy="parameter_server"', "--set", f"distribute.servers={arguments.servers}",
+                      "--set", "distribute.replication=2", "--set", 'distribute.tables={parameters = "all"}')
+        cluster.wait_for_step(1)
+        done, n_name, start = [], max(arguments.workers, arguments.servers), time.time()
+        while len(done) < n_kills and cluster.is_running():
+            time.sleep(chance.uniform(0.2, 2 * arguments.pause + 0.2))
+            # Faults are told apart by steps: the next comes when the run goes on after the last.
+            status = cluster.status()
+            if not status or not cluster.is_running():
+                continue
+            cluster.wait_for_step(status["steps"] + 2)
+            kind = chance.choice(["server", "worker"])
+            alive = serving if kind == "server" else cluster.workers
+            name = chance.choice(sorted(alive))
+            victim = alive.pop(name)
+            at = time.time()
+            victim.kill()
+            code = victim.wait()
+            if code != -signal.SIGKILL:
+                raise Failed(f"{name} ended with {code} before it was killed: {cluster.tail()}")
+            done.append((at, name, kind))
+            if kind == "server":
+                serving[f"s{n_name}"] = cluster.start_server(f"s{n_name}")
+            else:
+                cluster.start_worker(f"w{n_name}")
+            n_name += 1
+        storm_seconds, was_running = time.time() - start, cluster.is_running()
+        cluster.wait()
+        if len(done) < n_kills:
+            raise Failed(f"servers: the run was over after {len(done)} of {n_kills} kills: more epochs are needed")
+        # Servers note how their shards stood when the job is over.
+        for one in serving.values():
+            one.send_signal(signal.SIGTERM)
+        for one in serving.values():
+            one.wait(30)
+        del os.environ["MANYHANDS_HISTORY"]
+        compare(calm["outcome"], outcome(out), "servers")
+        proof = subprocess.run([arguments.manyhands, "bench", "history", str(history), "--json"], capture_output=True, text=True, timeout=PATIENCE)
+        if proof.returncode != 0:
+            raise Failed(f"servers: the history is no proof: {proof.stderr}")
+        return {"kills": {kind: sum(one == kind for *_, one in done) for kind in ("server", "worker")},
+                "storm_seconds": round(storm_seconds, 1), "outlived_the_storm": was_running,
+                "restarts_from_checkpoint": (cluster.folder / "driver.txt").read_text().count("going on from"),
+                "history": json.loads(proof.stdout), **takeovers(out, done)}
+
+
+def takeovers(out, kills):
+    """How long after each kill the second step was done: the first may have been under way without the killed one."""
+    steps = sorted(when for when, _, _ in step_times(out))
+    figures = {}
+    for kind in ("server", "worker"):
+        after = [[when for when in steps if when > at] for at, _, one in kills if one == kind]
+        figures[f"{kind}_kill_to_second_step_s"] = spread([times[1] - at for (at, _, _), times in
+                                                           zip([one for one in kills if one[2] == kind], after) if len(times) > 1])
+    return figures
 
 
 def coordinator(arguments, folder, calm):
@@ -511,7 +585,7 @@ def garbage(arguments, folder, calm):
                 "rss_mb": {name: [round(before[name], 1), round(after[name], 1), round(peak[name], 1)] for name in before}, "lost": lost}
 
 
-MODES = {"kills": kills, "coordinator": coordinator, "resume": resume, "drain": drain, "slow": slow, "garbage": garbage}
+MODES = {"kills": kills, "servers": servers, "coordinator": coordinator, "resume": resume, "drain": drain, "slow": slow, "garbage": garbage}
 
 
 def main():
@@ -519,7 +593,8 @@ def main():
     parser.add_argument("--manyhands", default=str(ROOT / "target/release/manyhands"))
     parser.add_argument("--mode", choices=[*MODES, "all"], default="kills")
     parser.add_argument("--job", default=str(ROOT / "examples/fashion.toml"))
-    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--kills", type=int, default=None, help="100 of workers, or 20 in the mode servers")
+    parser.add_argument("--servers", type=int, default=3)
     parser.add_argument("--stops", type=int, default=20)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--epochs", type=int, default=40)

@@ -385,6 +385,9 @@ pub(crate) struct BenchTables {
     /// Rows of the sparse table.
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     pub rows: u64,
+    /// Measure instead how much memory the sparse table takes when all its rows are there, and how long a pull of --keys of them takes then.
+    #[arg(long)]
+    pub fill: bool,
     /// Elements of a row.
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub width: usize,

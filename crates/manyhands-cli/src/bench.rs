@@ -50,15 +50,27 @@ fn describe(report: &TrainReport) -> String {
 }
 
 pub(crate) fn history(arguments: &BenchHistory) -> Result<(), Failure> {
-    let records = history::read(&arguments.file).context("no history to check")?;
-    let violations: Vec<String> =
-        history::check(&records).iter().map(ToString::to_string).collect();
+    let recorded = history::read(&arguments.file).context("no history to check")?;
+    let proof = history::prove(&recorded).map_err(|why| {
+        let sentence = format!("the history {} proves nothing: {why}", arguments.file.display());
+        Failure::new(Class::Other, sentence)
+    })?;
+    let history::Proof { n_records, n_reads, n_lives, violations } = proof;
+    let violations: Vec<String> = violations.iter().map(ToString::to_string).collect();
     if arguments.json {
-        print_json(&json!({ "records": records.len(), "violations": violations }))?;
+        print_json(&json!({
+            "records": n_records, "reads": n_reads, "lives": n_lives, "violations": violations,
+        }))?;
     }
     match (&violations[..], arguments.json) {
         ([], true) => Ok(()),
-        ([], false) => print(&format!("{} records: every promise is kept", records.len())),
+        ([], false) => {
+            let lives = match n_lives {
+                1 => String::new(),
+                n => format!(" in {n} lives of the tables"),
+            };
+            print(&format!("{n_records} records{lives}, {n_reads} reads: every promise is kept"))
+        }
         ([first, ..], _) => {
             let n = violations.len();
             let sentence = format!("{n} promises are broken; the first: {first}");
@@ -68,15 +80,24 @@ pub(crate) fn history(arguments: &BenchHistory) -> Result<(), Failure> {
 }
 
 pub(crate) fn consistency(arguments: &BenchConsistency) -> Result<(), Failure> {
-    let bench = library::consistency_bench(arguments)?;
     let is_wanted =
         |case: &Straggling| arguments.case.as_ref().is_none_or(|one| one == case.name());
-    for case in Straggling::ALL.into_iter().filter(is_wanted) {
+    let cases: Vec<Straggling> = Straggling::ALL.into_iter().filter(is_wanted).collect();
+    let is_wanted = |setting: &Setting| setting.name().starts_with(&arguments.only);
+    if cases.is_empty() {
+        let known = Straggling::ALL.map(Straggling::name).join(", ");
+        return Err(misused("--case", arguments.case.as_deref().unwrap_or_default(), &known));
+    }
+    if !Setting::ALL.iter().any(is_wanted) {
+        let known = Setting::ALL.map(Setting::name).join(", ");
+        return Err(misused("--only", &arguments.only, &known));
+    }
+    let bench = library::consistency_bench(arguments)?;
+    for case in cases {
         let mut bsp = None;
-        for setting in Setting::ALL {
-            if !setting.name().starts_with(&arguments.only) && setting != Setting::Bsp {
-                continue;
-            }
+        // All are compared with the first.
+        let is_first = |setting: &Setting| *setting == Setting::Bsp;
+        for setting in Setting::ALL.into_iter().filter(|one| is_first(one) || is_wanted(one)) {
             let run = bench.run(case, setting)?;
             let seconds = run.seconds_to_target.unwrap_or(run.seconds);
             let relative = seconds / *bsp.get_or_insert(seconds);
@@ -133,6 +154,7 @@ pub(crate) fn collectives(arguments: &BenchCollectives) -> Result<(), Failure> {
 }
 
 pub(crate) fn tables(arguments: &BenchTables) -> Result<(), Failure> {
+    check_tables(arguments)?;
     let settings = table_measure::Settings {
         transport: by_name("--transport", &arguments.transport)?,
         n_servers: arguments.servers,
@@ -150,6 +172,9 @@ pub(crate) fn tables(arguments: &BenchTables) -> Result<(), Failure> {
             zero_runs: arguments.zero_runs,
         },
     };
+    if arguments.fill {
+        return fill(&settings, arguments.json);
+    }
     let rows = table_measure::run(&settings).context("the measurement failed")?;
     if arguments.json {
         return print_json(&rows);
@@ -171,6 +196,63 @@ pub(crate) fn tables(arguments: &BenchTables) -> Result<(), Failure> {
         ));
     }
     print(&lines.join("\n"))
+}
+
+/// How large a full table is.
+fn fill(settings: &table_measure::Settings, json: bool) -> Result<(), Failure> {
+    let found = table_measure::scale(settings).context("the measurement failed")?;
+    if json {
+        return print_json(&found);
+    }
+    print(&format!(
+        "{} rows of {} numbers, {:.2} GB: at most {:.2} GB of memory until all were there ({:.2} of the numbers alone), in {:.1} s\n\
+         pulls of {} keys: median {:.0} us, 99 of 100 within {:.0} us",
+        found.n_rows,
+        found.width,
+        found.raw_bytes as f64 / 1e9,
+        found.peak_bytes as f64 / 1e9,
+        found.peak_of_raw,
+        found.seconds,
+        found.n_keys,
+        found.median_us,
+        found.percentile_99_us,
+    ))
+}
+
+/// What cannot be measured is refused, not rounded to what can.
+fn check_tables(arguments: &BenchTables) -> Result<(), Failure> {
+    let BenchTables { servers, workers, replication, keys, width, rounds, bytes, .. } = *arguments;
+    let refused = |sentence: String| Err(Failure::new(Class::Job, sentence));
+    let counts = [
+        ("--servers", servers, 64),
+        ("--workers", workers, 64),
+        ("--replication", replication, 64),
+        ("--keys", keys, 1 << 24),
+        ("--width", width, 1 << 16),
+        ("--rounds", rounds, 1 << 24),
+    ];
+    for (option, n, most) in counts {
+        if !(1..=most).contains(&n) {
+            return refused(format!("{option} {n}: it must be from 1 to {most}"));
+        }
+    }
+    if arguments.rows == 0 {
+        return refused("--rows 0: it must be at least 1".to_string());
+    }
+    if bytes < 4 {
+        return refused(format!("--bytes {bytes}: it must be at least 4, one number"));
+    }
+    if replication > servers {
+        return refused(format!(
+            "--replication {replication}: there are {servers} servers (--servers) to hold a shard"
+        ));
+    }
+    Ok(())
+}
+
+/// An option whose value is none of those that there are.
+fn misused(option: &str, value: &str, known: &str) -> Failure {
+    Failure::new(Class::Job, format!("{option} {value}: there is {known}"))
 }
 
 /// A value by the name that it has in JSON.

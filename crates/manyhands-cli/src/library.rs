@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use manyhands::bench::{BenchPlaces, ConsistencyBench};
 use manyhands::cluster::{
     ClusterAddress, Launched, LocalCluster, LocalWorkers, Route, Secret, launched,
 };
@@ -54,22 +55,16 @@ fn job(path: &Path, set: &[String], seed: Option<u64>) -> Result<Job, Failure> {
 }
 
 /// A measurement of consistencies with a job.
-pub(crate) fn consistency_bench(
-    arguments: &BenchConsistency,
-) -> Result<manyhands::bench::ConsistencyBench, Failure> {
+pub(crate) fn consistency_bench(arguments: &BenchConsistency) -> Result<ConsistencyBench, Failure> {
     let job = job(&arguments.job, &arguments.overrides.set, None)?;
-    let target = arguments.target.as_deref().and_then(|text| {
-        let (name, value) = text.split_once('=')?;
-        Some((name.to_string(), value.parse().ok()?))
-    });
-    if let (Some(text), None) = (&arguments.target, &target) {
-        let sentence = format!("--target {text}: it should be a metric and a value: accuracy=0.85");
-        return Err(Failure::new(Class::Job, sentence));
-    }
-    let folder = arguments.job.parent().unwrap_or(Path::new("")).to_path_buf();
-    let scratch = std::env::temp_dir().join(format!("manyhands-bench-{}", std::process::id()));
-    let (n_workers, n_servers) = (arguments.workers.max(1), arguments.servers.max(1));
-    Ok(manyhands::bench::ConsistencyBench { job, folder, scratch, n_workers, n_servers, target })
+    let places = BenchPlaces {
+        folder: arguments.job.parent().unwrap_or(Path::new("")).to_path_buf(),
+        scratch: std::env::temp_dir().join(format!("manyhands-bench-{}", std::process::id())),
+        n_workers: arguments.workers,
+        n_servers: arguments.servers,
+    };
+    ConsistencyBench::new(job, places, arguments.target.as_deref())
+        .map_err(|error| Failure { class: Class::Job, error: error.into() })
 }
 
 /// Trains on this machine, or where it is said.

@@ -406,3 +406,58 @@ fn folders_without_a_run_are_told() {
         refused(command, &scene, &[command, "empty"], 6, &["empty"]);
     }
 }
+
+#[test]
+fn measurements_of_nothing_are_refused() {
+    let mut cases = Cases::default();
+    let scene = Scene::new();
+    let mut check = |arguments: &[&str], facts: &[&str]| {
+        cases.refused(&arguments.join(" "), &scene, arguments, 2, facts);
+    };
+    let tables = |more: [&'static str; 2]| [&["bench", "tables"], &more[..]].concat();
+    for option in ["--servers", "--workers", "--rounds", "--keys", "--width", "--replication"] {
+        check(&tables([option, "0"]), &[option, "0: it must be from 1 to"]);
+    }
+    check(&tables(["--rows", "0"]), &["--rows 0: it must be at least 1"]);
+    check(&tables(["--bytes", "3"]), &["--bytes 3: it must be at least 4"]);
+    let twice = ["bench", "tables", "--servers", "1", "--replication", "2"];
+    check(&twice, &["--replication 2: there are 1 servers"]);
+    let none = ["bench", "consistency", "job.toml"];
+    scene.edit("job.toml", &[("validation = 0.1\n", "")]);
+    check(&none, &["no validation data", "`data.validation = 0.1`"]);
+    scene.write("job.toml", JOB);
+    let mut check =
+        |more: [&'static str; 2], facts: &[&str]| check(&[&none[..], &more].concat(), facts);
+    check(["--case", "foo"], &["--case foo: there is no, constant, rotating, bursty"]);
+    check(["--only", "zzz"], &["--only zzz: there is bsp, ssp 1,", "adaptive"]);
+    check(["--target", "foo=3"], &["--target foo=3: the job measures loss, accuracy, not foo"]);
+    check(["--target", "accuracy"], &["--target accuracy: it should be a measure and a number"]);
+    check(["--target", "accuracy=nan"], &["accuracy=nan: it should be a measure and a number"]);
+    check(["--servers", "0"], &["--servers 0: it must be from 1 to 64"]);
+    check(["--workers", "0"], &["--workers 0: it must be from 1 to 64"]);
+    cases.end();
+}
+
+#[test]
+fn histories_that_prove_nothing_are_refused() {
+    let mut cases = Cases::default();
+    let scene = Scene::new();
+    let mut check = |text: &str, facts: &[&str]| {
+        scene.write("history", text);
+        cases.refused(text, &scene, &["bench", "history", "history"], 1, facts);
+    };
+    check("", &["history proves nothing: it has no records"]);
+    let end = r#"{"life":"a","end":{"place":{"table":1,"shard":0},"version":1,"numbers":[[1,1]]}}"#;
+    let write = end.replace(r#""end""#, r#""write""#).replace(
+        r#""version":1,"numbers":[[1,1]]"#,
+        r#""client":1,"number":1,"version":1,"what":{"push":{"clock":0}}"#,
+    );
+    check(&format!("{write}\n{end}"), &["its last line is cut short, after 1 whole records"]);
+    check(&format!("{write}\n"), &["shard 0 of table 1 has no end", "1 of 1 shards"]);
+    let lost = end.replace("[[1,1]]", "[]");
+    check(&format!("{write}\n{lost}\n"), &["number 1 of client 1 was acknowledged and is lost"]);
+    cases.end();
+    scene.write("history", format!("{write}\n{end}\n"));
+    let said = scene.succeed(&["bench", "history", "history"]);
+    assert_eq!(said, "2 records, 0 reads: every promise is kept\n");
+}

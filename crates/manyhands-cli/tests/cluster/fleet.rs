@@ -96,13 +96,15 @@ pub(crate) struct Fleet<'s> {
     scene: &'s Scene,
     pub address: String,
     children: Vec<(String, Child)>,
+    /// The file in which whoever is started notes what it does with parameter tables.
+    history: Option<String>,
 }
 
 impl<'s> Fleet<'s> {
     /// A coordinator and so many workers, called w0, w1, ...
     pub(crate) fn start(scene: &'s Scene, n_workers: usize) -> Fleet<'s> {
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-        let mut fleet = Fleet { scene, address, children: Vec::new() };
+        let mut fleet = Fleet { scene, address, children: Vec::new(), history: None };
         fleet.coordinator();
         for idx in 0..n_workers {
             fleet.worker(&format!("w{idx}"));
@@ -143,7 +145,21 @@ impl<'s> Fleet<'s> {
 
     /// Starts any command; what it says goes to a file of its name.
     pub(crate) fn process(&mut self, name: &str, arguments: &[&str]) {
-        self.spawn(name, self.scene.command(arguments));
+        let mut command = self.scene.command(arguments);
+        command.envs(self.history.iter().map(|file| ("MANYHANDS_HISTORY", self.scene.path(file))));
+        self.spawn(name, command);
+    }
+
+    /// From now on whoever is started notes in a file what it does with parameter tables.
+    pub(crate) fn note_history(&mut self, file: &str) {
+        self.history = Some(file.to_string());
+    }
+
+    /// Starts a server of parameters.
+    pub(crate) fn server(&mut self, name: &str) {
+        let address = self.address.clone();
+        let join = ["server", "--join", &address, "--secret", "secret", "--name", name];
+        self.process(name, &join);
     }
 
     /// As [`Fleet::process`], for any program.

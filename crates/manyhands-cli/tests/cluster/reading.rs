@@ -122,10 +122,11 @@ fn files_that_vanish_while_workers_read_change_nothing() {
     scene.write("train.csv", "gone");
     fs::remove_file(scene.path("good/train.csv")).unwrap();
     fleet.wait_for_steps(20);
-    // Who comes now finds nothing and is sent everything.
+    // Who comes now finds nothing and is sent everything. A view for it alone may be too dear until the run is over; one that must be made takes it in at once.
     fleet.worker_with("w2", &["--data", "good"]);
-    fleet.wait_for_words("driver", "w2 is sent its samples: ");
+    fleet.wait_for_members(3);
     fleet.kill("w0");
+    fleet.wait_for_words("driver", "w2 is sent its samples: ");
     assert_eq!(fleet.wait("driver"), 0, "{}", fleet.words());
     assert_calm(&scene, "out");
 }

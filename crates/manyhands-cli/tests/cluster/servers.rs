@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::fleet::{Fleet, PATIENCE, assert_calm, ledger, long_scene};
+use crate::fleet::{Fleet, PATIENCE, assert_calm, ledger, long_scene, scene_for_newcomers};
 use crate::scene::{JOB, Scene, table};
 
 /// Asks for parameters on so many servers, all that can be.
@@ -103,14 +103,69 @@ fn kill_several(fleet: &mut Fleet<'_>, word: &str, n: usize) -> usize {
 
 #[test]
 fn killed_servers_cost_nothing_where_others_have_what_they_held() {
-    let scene = long_scene();
+    let scene = scene_for_newcomers();
     on_servers(&scene, 3, "replication = 2\n");
     let mut fleet = train_beside(&scene, "out");
-    assert!(kill_several(&mut fleet, "server", 3) > 0, "{}", fleet.words());
-    assert!(kill_several(&mut fleet, "worker", 1) < 2);
+    assert_eq!(kill_several(&mut fleet, "server", 3), 3, "{}", fleet.words());
+    assert_eq!(kill_several(&mut fleet, "worker", 1), 1, "{}", fleet.words());
     assert_eq!(fleet.wait("driver"), 0, "{}", fleet.words());
     assert!(fleet.said("driver").contains("is lost: its connection closed"), "{}", fleet.words());
     assert!(!fleet.said("driver").contains("parameters are lost"), "{}", fleet.words());
+    assert_calm(&scene, "out");
+}
+
+/// Has the servers note how their shards stood, and asserts that the history keeps every promise.
+fn assert_proven(scene: &Scene, fleet: &mut Fleet<'_>, servers: &[String]) {
+    servers.iter().for_each(|name| fleet.signal(name, "TERM"));
+    for name in servers {
+        assert_eq!(fleet.wait(name), 0, "{}", fleet.words());
+    }
+    let checked = scene.succeed(&["bench", "history", "history.jsonl"]);
+    assert!(checked.contains("every promise is kept"), "{checked}");
+}
+
+#[test]
+fn servers_and_workers_killed_one_after_the_other_give_the_same_bits_and_a_proven_history() {
+    let scene = scene_for_newcomers();
+    on_servers(&scene, 3, "replication = 2\n");
+    let mut fleet = Fleet::start(&scene, 0);
+    fleet.note_history("history.jsonl");
+    for idx in 0..3 {
+        fleet.worker(&format!("w{idx}"));
+        fleet.server(&format!("s{idx}"));
+    }
+    fleet.train("out", &[]);
+    for idx in 0..4 {
+        fleet.wait_for_steps(20);
+        fleet.kill(&format!("s{idx}"));
+        fleet.server(&format!("s{}", idx + 3));
+        fleet.wait_for_words("driver", &format!("(s{}) joined", idx + 3));
+        fleet.wait_for_steps(20);
+        fleet.kill(&format!("w{idx}"));
+        fleet.worker(&format!("w{}", idx + 3));
+    }
+    assert_eq!(fleet.wait("driver"), 0, "{}", fleet.words());
+    assert_proven(&scene, &mut fleet, &["s4", "s5", "s6"].map(String::from));
+    assert_calm(&scene, "out");
+}
+
+#[test]
+fn a_history_of_a_run_that_went_on_from_a_checkpoint_has_two_lives() {
+    let scene = long_scene();
+    on_servers(&scene, 2, "replication = 1\n");
+    let mut fleet = Fleet::start(&scene, 0);
+    fleet.note_history("history.jsonl");
+    fleet.worker("w0");
+    ["s0", "s1"].iter().for_each(|name| fleet.server(name));
+    fleet.train("out", &[]);
+    fleet.wait_for_checkpoint("out");
+    fleet.kill("s0");
+    fleet.server("s2");
+    fleet.wait_for_words("driver", "going on from");
+    assert_eq!(fleet.wait("driver"), 0, "{}", fleet.words());
+    assert_proven(&scene, &mut fleet, &["s1", "s2"].map(String::from));
+    let checked = scene.succeed(&["bench", "history", "history.jsonl"]);
+    assert!(checked.contains("in 2 lives of the tables"), "{checked}");
     assert_calm(&scene, "out");
 }
 

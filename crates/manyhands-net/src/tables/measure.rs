@@ -2,6 +2,10 @@
 //!
 //! Servers and workers are threads of one process, over real links.
 
+mod scale;
+
+pub use scale::{Scale, scale};
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -112,6 +116,9 @@ pub enum MeasureError {
     /// A thread ended by a panic.
     #[error("a worker of the measurement panicked")]
     Panicked,
+    /// The system does not tell.
+    #[error("this system does not say how much memory a process has (/proc/self/status)")]
+    NoMemoryFigures,
 }
 
 /// The director, servers and workers of a measurement.

@@ -115,7 +115,7 @@ impl ServerProcess {
             waiting: Waiting::new(),
             next_beat: Instant::now(),
             next_call: BTreeMap::new(),
-            history: settings.history,
+            history: settings.history.map(|history| history.of(&settings.director)),
             is_over: None,
             has_asked_to_leave: false,
         };

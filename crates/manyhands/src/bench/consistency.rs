@@ -5,16 +5,28 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 
+use super::target::{NoMeasurement, Target};
 use crate::cluster::{LocalCluster, LocalWorkers, Route, Straggling};
 use crate::error::Error;
 use crate::job::{Consistency, Job, Strategy};
 use crate::report::Report;
 use crate::train::{Callback, Control, Event, Trainer};
 
+/// The most processes of a kind that are started on one machine.
+const MOST_PROCESSES: usize = 64;
+
 /// A measurement of consistencies.
 pub struct ConsistencyBench {
-    /// What is trained; it needs validation data for a target.
-    pub job: Job,
+    job: Job,
+    folder: PathBuf,
+    scratch: PathBuf,
+    n_workers: usize,
+    n_servers: usize,
+    target: Option<Target>,
+}
+
+/// With what a job is trained.
+pub struct BenchPlaces {
     /// The folder that the job's paths are relative to.
     pub folder: PathBuf,
     /// Where results are put and removed again.
@@ -23,8 +35,6 @@ pub struct ConsistencyBench {
     pub n_workers: usize,
     /// Servers of parameters.
     pub n_servers: usize,
-    /// What is to be reached on the validation data: the name of a metric, and its value.
-    pub target: Option<(String, f64)>,
 }
 
 /// How workers wait for each other.
@@ -77,6 +87,10 @@ pub struct ConsistencyRun {
     pub seconds_to_target: Option<f64>,
     /// The share of the workers' time in which they did not compute.
     pub waiting: f64,
+    /// The share of it in which they moved parameters, waits for servers included.
+    pub moving: f64,
+    /// Turns' grains, of all workers.
+    pub grains: Vec<u64>,
     /// What was measured last on the validation data.
     pub last: Option<f64>,
     /// What was decided about bounds, the last few.
@@ -84,6 +98,25 @@ pub struct ConsistencyRun {
 }
 
 impl ConsistencyBench {
+    /// A measurement with a job, and what is to be reached on its validation data.
+    pub fn new(
+        job: Job,
+        places: BenchPlaces,
+        target: Option<&str>,
+    ) -> Result<ConsistencyBench, NoMeasurement> {
+        let BenchPlaces { folder, scratch, n_workers, n_servers } = places;
+        for (option, n) in [("--workers", n_workers), ("--servers", n_servers)] {
+            if !(1..=MOST_PROCESSES).contains(&n) {
+                return Err(NoMeasurement::Processes { option, n, most: MOST_PROCESSES });
+            }
+        }
+        if job.data.validation.is_none() {
+            return Err(NoMeasurement::NoValidation);
+        }
+        let target = target.map(|text| Target::of(&job, text)).transpose()?;
+        Ok(ConsistencyBench { job, folder, scratch, n_workers, n_servers, target })
+    }
+
     /// Trains once.
     pub fn run(&self, straggling: Straggling, setting: Setting) -> Result<ConsistencyRun, Error> {
         let mut job = self.job.clone();
@@ -144,12 +177,16 @@ impl Seen {
     ) -> ConsistencyRun {
         let seconds = self.last - self.first.unwrap_or(0.0);
         let computed: f64 = report.workers.iter().map(|worker| worker.seconds.compute).sum();
+        let moved: f64 = report.workers.iter().map(|worker| worker.seconds.exchange).sum();
+        let all = (seconds * n_workers as f64).max(1e-9);
         ConsistencyRun {
             straggling: straggling.name(),
             setting: setting.name(),
             seconds,
             seconds_to_target: self.to_target,
-            waiting: (1.0 - computed / (seconds * n_workers as f64).max(1e-9)).max(0.0),
+            waiting: (1.0 - computed / all).max(0.0),
+            moving: moved / all,
+            grains: report.workers.iter().map(|worker| worker.grains).collect(),
             last: self.value,
             decisions: self.decisions.iter().rev().take(8).rev().cloned().collect(),
         }
@@ -157,7 +194,7 @@ impl Seen {
 }
 
 struct Watching {
-    target: Option<(String, f64)>,
+    target: Option<Target>,
     seen: Arc<Mutex<Seen>>,
 }
 
@@ -170,10 +207,10 @@ impl Callback for Watching {
                 seen.last = done.seconds;
             }
             Event::Evaluated(found) if found.part == "validation" => {
-                let name = self.target.as_ref().map_or("loss", |(name, _)| name.as_str());
+                let name = self.target.as_ref().map_or("loss", |target| target.measure.as_str());
                 seen.value = found.values.get(name).copied();
                 let is_reached = match (&self.target, seen.value) {
-                    (Some((_, wanted)), Some(value)) => value >= *wanted,
+                    (Some(target), Some(value)) => target.is_reached(value),
                     _ => false,
                 };
                 if is_reached && seen.to_target.is_none() {

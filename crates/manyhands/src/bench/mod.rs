@@ -3,9 +3,11 @@
 mod cases;
 mod consistency;
 mod probe;
+mod target;
 mod train;
 
 pub use cases::Case;
-pub use consistency::{ConsistencyBench, ConsistencyRun, Setting};
+pub use consistency::{BenchPlaces, ConsistencyBench, ConsistencyRun, Setting};
 pub use probe::core_to_core_nanoseconds;
+pub use target::{NoMeasurement, Target};
 pub use train::{TrainBench, TrainReport};

@@ -13,9 +13,11 @@ use std::time::{Duration, Instant};
 use manyhands_net::control::{CoordinatorProcess, CoordinatorSettings};
 use manyhands_net::secure::{SECRET_VARIABLE, Secret};
 use manyhands_net::station::Route;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::driver::ClusterAddress;
 use super::padding::{PADDING_VARIABLE, Straggling};
+use super::servers::wants_history;
 use super::worker::PARENT_VARIABLE;
 use crate::error::Error;
 
@@ -23,6 +25,9 @@ use crate::error::Error;
 const LOOK: Duration = Duration::from_millis(100);
 /// A worker that lived less than this is not started again at once.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
+
+/// How long servers may take to note how their shards stood.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Workers that are processes of this machine.
 #[derive(Clone, Debug)]
@@ -186,9 +191,26 @@ fn watch(start: &Start, mut children: Vec<(Child, Instant)>, stop: &AtomicBool) 
         }
         std::thread::sleep(LOOK);
     }
+    if wants_history() {
+        end_servers(start, &mut children);
+    }
     for (child, _) in &mut children {
         let _ = child.kill();
         let _ = child.wait();
+    }
+}
+
+/// Has servers end by themselves: they note how their shards stood.
+fn end_servers(start: &Start, children: &mut [(Child, Instant)]) {
+    let servers = &mut children[start.workers.n_workers..];
+    for (child, _) in servers.iter() {
+        // One that has ended already needs no signal.
+        let _ = kill_process(Pid::from_child(child), Signal::TERM);
+    }
+    let until = Instant::now() + LAST_WORDS;
+    let mut is_there = |(child, _): &mut (Child, Instant)| matches!(child.try_wait(), Ok(None));
+    while Instant::now() < until && servers.iter_mut().any(&mut is_there) {
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -1,4 +1,7 @@
 //! Workers that sleep: with them a machine of few cores stands for several machines, some of them slow. For measurements alone.
+//!
+//! A grain takes a multiple of what it takes to compute when nobody disturbs it: the least that was seen of a worker. (A multiple of what each took here and now would make those
+//! slow who compute at the same time on the same cores, and BSP, where all begin at once, slower than it is.)
 
 use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -61,6 +64,8 @@ pub(super) struct Padding {
     straggling: Straggling,
     place: u64,
     n_workers: u64,
+    /// Seconds that a grain took at least.
+    fastest: Option<f64>,
 }
 
 impl Padding {
@@ -69,13 +74,22 @@ impl Padding {
         std::env::var(PADDING_VARIABLE).ok()?.parse().ok()
     }
 
-    /// Sleeps after something that took so long to compute.
-    pub(super) fn sleep(self, computed: Duration) {
+    /// Sleeps after grains that took so long to compute.
+    pub(super) fn sleep(&mut self, computed: Duration, n_grains: usize) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        std::thread::sleep(computed.mul_f64(self.factor(now) - 1.0));
+        std::thread::sleep(self.rest_of(computed, n_grains, now));
     }
 
-    fn factor(self, now: f64) -> f64 {
+    /// What is left of the time that grains are to take.
+    fn rest_of(&mut self, computed: Duration, n_grains: usize, now: f64) -> Duration {
+        let n = n_grains.max(1) as f64;
+        let each = computed.as_secs_f64() / n;
+        let fastest = self.fastest.map_or(each, |fastest| fastest.min(each));
+        self.fastest = Some(fastest);
+        Duration::from_secs_f64(n * fastest * self.factor(now)).saturating_sub(computed)
+    }
+
+    fn factor(&self, now: f64) -> f64 {
         let is_slow = self.straggling.is_slow(self.place, self.n_workers, now);
         if is_slow { PADDED * SLOWED } else { PADDED }
     }
@@ -89,7 +103,8 @@ impl FromStr for Padding {
         let case = words.next().ok_or(())?;
         let found = Straggling::ALL.into_iter().find(|one| one.name() == case);
         let mut number = || words.next().and_then(|word| word.parse().ok()).ok_or(());
-        Ok(Padding { straggling: found.ok_or(())?, place: number()?, n_workers: number()? })
+        let (straggling, place, n_workers) = (found.ok_or(())?, number()?, number()?);
+        Ok(Padding { straggling, place, n_workers, fastest: None })
     }
 }
 
@@ -110,5 +125,18 @@ mod tests {
         let n_slow = n_slow.filter(|factor| *factor > 4.0).count();
         assert!((700..900).contains(&n_slow), "{n_slow}");
         assert!("sometimes:0:4".parse::<Padding>().is_err());
+    }
+
+    #[test]
+    fn grains_take_a_multiple_of_what_they_take_undisturbed() {
+        let mut padding: Padding = "constant:0:4".parse().unwrap();
+        let mut rest = |millis, n_grains| {
+            padding.rest_of(Duration::from_millis(millis), n_grains, 0.0).as_secs_f64() * 1e3
+        };
+        assert_eq!(rest(40, 4).round(), 440.0);
+        assert_eq!(rest(60, 4).round(), 420.0, "a disturbed one is not longer");
+        assert_eq!(rest(5, 1).round(), 55.0);
+        assert_eq!(rest(40, 4).round(), 200.0, "an undisturbed grain takes 5 ms");
+        assert_eq!(rest(900, 4), 0.0);
     }
 }

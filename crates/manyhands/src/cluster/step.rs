@@ -264,10 +264,10 @@ impl Plane<'_> {
                 goes_on
             };
             let (executor, grains) = (&mut job.executor, std::slice::from_ref(&portion));
-            let (is_last, padding) = (portions.peek().is_none(), self.padding);
+            let (is_last, padding) = (portions.peek().is_none(), &mut self.padding);
             // Before they count as done, as if they had taken so long.
             let keeps = || {
-                padding.into_iter().for_each(|padding| padding.sleep(start.elapsed()));
+                padding.iter_mut().for_each(|one| one.sleep(start.elapsed(), portion.len()));
                 keeps()
             };
             let is_kept = match follower.as_deref_mut().filter(|_| is_last) {

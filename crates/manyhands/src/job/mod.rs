@@ -191,6 +191,8 @@ pub struct DistributeSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub servers: Option<usize>,
     /// What a worker may miss of what others did, under the strategy `parameter_server`.
+    /// Where it may miss something, each push moves the model by its share of a step. Adam and its kin divide by how large gradients are, and those of shares are noisier: for as much progress
+    /// in an epoch the rate can be larger, by up to the square root of the number of workers.
     #[serde(skip_serializing_if = "is_default")]
     pub consistency: Consistency,
     /// How many steps a worker may miss of what others did, under `consistency = "ssp"`; 4 unless said.

@@ -104,7 +104,7 @@ impl Shared {
             calls: Calls::new(network, bell),
             places: BTreeMap::new(),
             lines: vec![Some(director)],
-            history: settings.history,
+            history: settings.history.map(|history| history.of(&settings.director)),
             waiting: Waiting::new(),
             next_beat: Instant::now() + BEAT,
         };

@@ -2,9 +2,11 @@
 
 mod check;
 mod file;
+mod proof;
 
 pub use check::{Violation, check};
-pub use file::{HistoryError, HistoryWriter, read};
+pub use file::{HistoryError, HistoryWriter, Recorded, read};
+pub use proof::{Proof, Unproven, prove};
 
 use serde::{Deserialize, Serialize};
 

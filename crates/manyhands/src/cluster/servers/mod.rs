@@ -66,6 +66,11 @@ fn history() -> Option<HistoryWriter> {
     HistoryWriter::append(std::env::var_os(HISTORY_VARIABLE)?.as_ref()).ok()
 }
 
+/// Whether somebody wants what is done with tables noted.
+pub(super) fn wants_history() -> bool {
+    std::env::var_os(HISTORY_VARIABLE).is_some()
+}
+
 impl JobTable {
     /// What the table is called.
     const NAME: &str = "parameters";

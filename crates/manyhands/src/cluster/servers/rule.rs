@@ -68,6 +68,8 @@ pub(super) struct Updates {
     device: Option<CpuDevice>,
     /// By update and length.
     compiled: HashMap<(usize, usize), Compiled>,
+    /// Memory for where a whole step would lead.
+    arrived: Vec<f32>,
 }
 
 /// An update on the device, with its buffers.
@@ -114,7 +116,7 @@ impl Rule for ProgramRule {
 
 impl Updates {
     pub(super) fn new(programs: Vec<Program>) -> Updates {
-        Updates { programs, device: None, compiled: HashMap::new() }
+        Updates { programs, device: None, compiled: HashMap::new(), arrived: Vec::new() }
     }
 
     /// Runs the update of one run of elements.
@@ -138,8 +140,7 @@ impl Updates {
         let Some(Compiled { launch, inputs }) = self.compiled.get(&key) else { return Ok(()) };
         for (name, buffer) in inputs.iter().zip(&launch.inputs) {
             match name.as_str() {
-                // A push that is a share of the batch goes so much of the way.
-                RATE => device.write(*buffer, &(at.rate * at.share).to_le_bytes())?,
+                RATE => device.write(*buffer, &at.rate.to_le_bytes())?,
                 STEP => device.write(*buffer, &((at.step + 1) as f32).to_le_bytes())?,
                 name if name.starts_with("sum#") => {
                     device.write(*buffer, bytemuck::cast_slice(sum))?;
@@ -153,11 +154,27 @@ impl Updates {
             device.write(*buffer, bytemuck::cast_slice(slot))?;
         }
         device.run(std::slice::from_ref(launch))?;
-        device.read(value[0], bytemuck::cast_slice_mut(values))?;
-        for (buffer, slot) in own_slots.iter().zip(slots.iter_mut()) {
-            device.read(*buffer, bytemuck::cast_slice_mut(slot))?;
+        let slots = own_slots.iter().zip(slots.iter_mut().map(|slot| &mut **slot));
+        for (buffer, run) in value.iter().zip([values]).chain(slots) {
+            if at.share == 1.0 {
+                device.read(*buffer, bytemuck::cast_slice_mut(run))?;
+            } else {
+                self.arrived.resize(run.len(), 0.0);
+                device.read(*buffer, bytemuck::cast_slice_mut(&mut self.arrived))?;
+                go_a_share_of_the_way(run, &self.arrived, at.share);
+            }
         }
         Ok(())
+    }
+}
+
+/// Moves values, or what an optimizer keeps of them, by a share of the way to where a whole step would lead.
+///
+/// So the pushes of a step move the model, its momentum and its means as far as one push of the whole batch does. (A smaller rate alone would let the means forget at every
+/// push what they should forget at every step.) What the step puts at exactly 0 is 0, so that L1 keeps its zeros.
+fn go_a_share_of_the_way(run: &mut [f32], arrived: &[f32], share: f32) {
+    for (value, arrived) in run.iter_mut().zip(arrived) {
+        *value = if *arrived == 0.0 { 0.0 } else { *value + share * (*arrived - *value) };
     }
 }
 
@@ -172,4 +189,64 @@ fn compile(device: &mut CpuDevice, update: &Program, n: usize) -> Result<Compile
     let launch = Launch { executable, inputs, parameters, outputs: Vec::new() };
     let inputs = program.inputs().map(|(name, _)| name.to_string()).collect();
     Ok(Compiled { launch, inputs })
+}
+
+#[cfg(test)]
+mod tests {
+    use manyhands_program::{Adam, Builder, DType, Ftrl, Init, Optimizer, Training};
+
+    use super::super::layout::place_all;
+    use super::*;
+
+    const N: usize = 8;
+
+    /// The rule of an optimizer for one parameter.
+    fn rule_of(optimizer: Optimizer) -> Box<dyn Rule> {
+        let g = Builder::new("model");
+        let x = g.input("x", DType::F32, [4, N]).unwrap();
+        let w = g.weight("w", [N], Init::Constant(0.0)).unwrap();
+        let loss = (x * w).unwrap().sum_all().unwrap();
+        let divisor = g.scalar(DType::F32, 4.0).unwrap();
+        Training { optimizer, clip: None }.add_step(&g, &loss, &divisor).unwrap();
+        rules().make(&rule_spec(&place_all(&g.finish()).unwrap())).unwrap()
+    }
+
+    /// The values and slots after pushes of (step, share, gradient).
+    fn after(optimizer: Optimizer, pushes: &[(u64, f32, f32)]) -> Vec<[f32; N]> {
+        let mut rule = rule_of(optimizer);
+        let mut state = vec![[0.0; N]; 1 + rule.n_slots()];
+        for &(step, share, gradient) in pushes {
+            let (values, slots) = state.split_at_mut(1);
+            let mut slots: Vec<&mut [f32]> = slots.iter_mut().map(|slot| &mut slot[..]).collect();
+            let at = At { table: 1, shard: 0, first: 0, step, rate: 0.01, share, divisor: 1.0 };
+            rule.apply(at, &mut values[0], &mut slots, &[gradient; N]).unwrap();
+        }
+        state
+    }
+
+    #[test]
+    fn shares_of_a_step_move_model_and_memory_as_far_as_the_whole() {
+        let adam = || Optimizer::Adam(Adam::default());
+        let gradient = |step: u64| 1.0 + 0.5 * (step as f32 * 0.7).sin();
+        let whole: Vec<_> = (0..20).map(|step| (step, 1.0, gradient(step))).collect();
+        let whole = after(adam(), &whole);
+        for n in [2, 4, 8] {
+            let share = |step| (0..n).map(move |_| (step, 1.0 / n as f32, gradient(step)));
+            let shares: Vec<_> = (0..20).flat_map(share).collect();
+            for (whole, shares) in whole.iter().zip(after(adam(), &shares)) {
+                let ratio = shares[3] / whole[3];
+                assert!((0.93..1.07).contains(&ratio), "{n} shares: {whole:?} {shares:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_l1_holds_at_zero_stays_there_with_shares_too() {
+        let ftrl = || Optimizer::Ftrl(Ftrl { l1: 1.0, ..Ftrl::default() });
+        // Pushed away from zero, and back again beyond it.
+        let pushes: Vec<_> =
+            (0..80).map(|n| (n / 2, 0.5, if n < 20 { 2.0 } else { -2.0 })).collect();
+        assert_ne!(after(ftrl(), &pushes[..20])[0], [0.0; N]);
+        assert!((21..80).any(|n| after(ftrl(), &pushes[..n])[0] == [0.0; N]));
+    }
 }

@@ -106,8 +106,8 @@ impl Plane<'_> {
             None => (Vec::new(), 1.0),
         };
         job.executor.run_update(plan)?;
-        if let Some(padding) = self.padding {
-            padding.sleep(computing.elapsed());
+        if let Some(padding) = &mut self.padding {
+            padding.sleep(computing.elapsed(), turn.grains.len());
         }
         work.seconds.compute = computing.elapsed().as_secs_f64();
         let loss = job.executor.step_scalar(plan, LOSS)?;

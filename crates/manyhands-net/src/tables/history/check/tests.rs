@@ -1,6 +1,7 @@
 //! Every kind of violation is planted, and found.
 
 use super::*;
+use crate::tables::history::{HistoryWriter, Recorded, Unproven, prove, read as read_file};
 use crate::tables::identity::{ShardId, TableId};
 
 const PLACE: Place = Place { table: TableId(1), shard: ShardId(0) };
@@ -126,17 +127,55 @@ fn a_read_of_another_step_or_of_one_that_is_not_complete_is_found() {
     finds(&records, |it| matches!(it, Violation::StepNotCovered { covered: 2, n_grains: 3, .. }));
 }
 
+/// A history in a file, with a director of this door for each life.
+fn written(path: &std::path::Path, lives: &[(&str, &[Record])]) {
+    let writer = HistoryWriter::append(path).unwrap();
+    for (door, records) in lives {
+        let (host, addresses, door) = (String::new(), Vec::new(), door.to_string());
+        let writer = writer.of(&crate::tables::message::Reach { host, addresses, door });
+        records.iter().for_each(|record| writer.write(record));
+    }
+}
+
 #[test]
-fn a_history_goes_through_a_file_also_one_that_was_cut_short() {
+fn a_history_goes_through_a_file_and_proves_nothing_when_it_is_cut() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("history");
-    let writer = crate::tables::history::HistoryWriter::append(&path).unwrap();
-    good().iter().for_each(|record| writer.write(record));
-    assert_eq!(crate::tables::history::read(&path).unwrap(), good());
+    std::fs::write(&path, "").unwrap();
+    assert_eq!(prove(&read_file(&path).unwrap()), Err(Unproven::Empty));
+    written(&path, &[("one", &good())]);
+    let recorded = read_file(&path).unwrap();
+    assert_eq!(recorded, Recorded { lives: vec![good()], is_cut: false });
+    let proof = prove(&recorded).unwrap();
+    assert_eq!((proof.n_records, proof.n_reads, proof.n_lives), (11, 2, 1));
+    assert_eq!(proof.violations, []);
     let bytes = std::fs::read(&path).unwrap();
     std::fs::write(&path, &bytes[..bytes.len() - 5]).unwrap();
-    assert_eq!(crate::tables::history::read(&path).unwrap(), good()[..10]);
+    let recorded = read_file(&path).unwrap();
+    assert_eq!(recorded, Recorded { lives: vec![good()[..10].to_vec()], is_cut: true });
+    assert_eq!(prove(&recorded), Err(Unproven::Cut { n_records: 10 }));
+    // Also where it is cut between two lines.
+    let recorded = Recorded { is_cut: false, ..recorded };
+    assert_eq!(prove(&recorded), Err(Unproven::NoEnd { place: PLACE, n_places: 1, n_all: 1 }));
     std::fs::write(&path, "no record\n").unwrap();
-    let error = crate::tables::history::read(&path).unwrap_err().to_string();
+    let error = read_file(&path).unwrap_err().to_string();
     assert!(error.contains("line 1"), "{error}");
+}
+
+#[test]
+fn numbers_begin_anew_with_every_life_and_its_promises_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("history");
+    // The first life has no end: all servers were killed.
+    written(&path, &[("one", &good()[..10]), ("other", &good())]);
+    let proof = prove(&read_file(&path).unwrap()).unwrap();
+    assert_eq!((proof.n_lives, proof.violations), (2, Vec::new()));
+    // As one life it breaks promises: the reader saw less than before.
+    assert_ne!(check(&[&good()[..10], &good()[..]].concat()), []);
+    // A promise that is broken in the first life is found.
+    let mut broken = good();
+    broken[9] = read(1, 5, clock(2, 1), 6, 0);
+    std::fs::remove_file(&path).unwrap();
+    written(&path, &[("one", &broken), ("other", &good())]);
+    assert_eq!(prove(&read_file(&path).unwrap()).unwrap().violations.len(), 1);
 }
