@@ -5,6 +5,8 @@
 //! new one under the same handle). Nothing here knows of threads, pointers or caches.
 
 use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
 
 use manyhands_program::{Program, Tensor, TensorType};
 
@@ -44,6 +46,16 @@ pub fn group_offsets(types: &[TensorType]) -> (Vec<usize>, usize) {
         offset
     });
     (offsets.collect(), end)
+}
+
+/// Memory for groups that somebody else has made, such as memory that other processes see.
+///
+/// # Safety
+/// What is given is zeroed, begins at a multiple of [`GROUP_ALIGNMENT`], is not used or given to anybody else in this process, and stays where it is as long as
+/// the value lives.
+pub unsafe trait GroupMemory: fmt::Debug + Send + Sync {
+    /// So many bytes; `None` where there is no room.
+    fn take(&self, n_bytes: usize) -> Option<NonNull<u8>>;
 }
 
 /// Groups whose bytes can be read.
@@ -161,6 +173,15 @@ pub trait Device: Send {
 
     /// Buffers of zeros in one piece of memory, laid out by [`group_offsets`]. Truth values are refused.
     fn allocate_group(&mut self, types: &[TensorType]) -> Result<BufferGroup, DeviceError>;
+
+    /// The same in memory that somebody else has made, where it has room and the device can use memory of the host.
+    fn allocate_group_in(
+        &mut self,
+        types: &[TensorType],
+        _memory: &Arc<dyn GroupMemory>,
+    ) -> Result<BufferGroup, DeviceError> {
+        self.allocate_group(types)
+    }
 
     /// Gives a buffer back; one of a group goes with its group.
     fn free(&mut self, buffer: BufferId) -> Result<(), DeviceError>;

@@ -10,7 +10,7 @@ mod step;
 pub use cpu::{CpuDevice, Fault, Isa, KERNEL_SET};
 pub use device::{
     BufferGroup, BufferId, Device, DeviceDescription, Evaluated, ExecutableId, GROUP_ALIGNMENT,
-    GroupId, Launch, MemoryPlan, Moment, ReadBuffers, ReadGroups, group_offsets,
+    GroupId, GroupMemory, Launch, MemoryPlan, Moment, ReadBuffers, ReadGroups, group_offsets,
 };
 pub use error::DeviceError;
 pub use step::{FollowSums, HeldSums, PlanId, StepExecutor, Sum, SumLayout};

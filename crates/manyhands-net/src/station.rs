@@ -188,6 +188,11 @@ impl Station {
         addresses
     }
 
+    /// Whether processes of one machine are linked by memory.
+    pub fn shares_memory(&self) -> bool {
+        self.route == Route::Auto
+    }
+
     /// Who was let in and who was not.
     pub fn refusals(&self) -> Refusals {
         self.doorman.refusals()

@@ -4,7 +4,12 @@
 //! translation: huge pages make the steps of the benchmark models 1 to 6 % faster. Systems that hand them out only on
 //! request are asked; where there are none, ordinary pages do.
 
+use std::ptr::NonNull;
+use std::sync::Arc;
+
 use memmap2::MmapMut;
+
+use crate::device::GroupMemory;
 
 /// Memory from this size on gets its own mapping: 1.5 MiB, so that what rounding up to a huge page wastes stays small.
 const LARGE: usize = 3 << 19;
@@ -24,7 +29,14 @@ enum Memory {
     Small(Vec<Line>),
     /// A mapping, and where in it the first huge page begins.
     Large(MmapMut, usize),
+    /// Of somebody else, who must stay.
+    Given(NonNull<u8>, #[allow(dead_code)] Arc<dyn GroupMemory>),
 }
+
+// SAFETY: memory belongs to no thread, and given memory to nobody else ([`GroupMemory`]).
+unsafe impl Send for Memory {}
+// SAFETY: as above; it is written through `&mut` only.
+unsafe impl Sync for Memory {}
 
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
@@ -61,6 +73,12 @@ impl AlignedBytes {
         Some(AlignedBytes { memory, n_bytes })
     }
 
+    /// So many zeros in memory that somebody else has made, where that has room.
+    pub(super) fn in_memory(memory: &Arc<dyn GroupMemory>, n_bytes: usize) -> Option<AlignedBytes> {
+        let start = memory.take(n_bytes)?;
+        Some(AlignedBytes { memory: Memory::Given(start, Arc::clone(memory)), n_bytes })
+    }
+
     /// A copy of these bytes.
     pub(super) fn from_slice(bytes: &[u8]) -> Option<AlignedBytes> {
         let mut own = AlignedBytes::zeroed(bytes.len())?;
@@ -79,6 +97,10 @@ impl AlignedBytes {
                 std::slice::from_raw_parts(lines.as_ptr().cast(), self.n_bytes)
             },
             Memory::Large(mapping, offset) => &mapping[*offset..*offset + self.n_bytes],
+            // SAFETY: as many bytes were given, initialised, to nobody else.
+            Memory::Given(start, _) => unsafe {
+                std::slice::from_raw_parts(start.as_ptr(), self.n_bytes)
+            },
         }
     }
 
@@ -92,6 +114,7 @@ impl AlignedBytes {
         match &mut self.memory {
             Memory::Small(lines) => lines.as_mut_ptr().cast(),
             Memory::Large(mapping, offset) => mapping.as_mut_ptr().wrapping_add(*offset),
+            Memory::Given(start, _) => start.as_ptr(),
         }
     }
 }

@@ -1,10 +1,12 @@
 //! The buffers that callers hold: each with memory of its own, or as a member of a group that lies in one piece.
 
+use std::sync::Arc;
+
 use manyhands_program::{DType, TensorType};
 
 use super::aligned::AlignedBytes;
 use super::table::{Others, Table};
-use crate::device::{BufferGroup, BufferId, GroupId, ReadGroups, group_offsets};
+use crate::device::{BufferGroup, BufferId, GroupId, GroupMemory, ReadGroups, group_offsets};
 use crate::error::DeviceError;
 
 /// All buffers of a device, and their groups.
@@ -51,13 +53,17 @@ impl Buffers {
     pub(super) fn allocate_group(
         &mut self,
         types: &[TensorType],
+        memory: Option<&Arc<dyn GroupMemory>>,
     ) -> Result<BufferGroup, DeviceError> {
         // Callers write a group's bytes unchecked, and not every byte is a truth value.
         if types.iter().any(|ty| ty.dtype == DType::Bool) {
             return Err(DeviceError::GroupOfTruthValues);
         }
         let (offsets, n_bytes) = group_offsets(types);
-        let bytes = zeros(n_bytes)?;
+        let bytes = match memory.and_then(|memory| AlignedBytes::in_memory(memory, n_bytes)) {
+            Some(bytes) => bytes,
+            None => zeros(n_bytes)?,
+        };
         let id = GroupId(self.groups.insert(Group { bytes, members: Vec::new(), written_in: 0 }));
         let members = types.iter().zip(offsets);
         let members: Vec<BufferId> =

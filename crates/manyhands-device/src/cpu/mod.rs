@@ -24,6 +24,7 @@ pub use self::kernels::fault::Fault;
 pub use self::simd::Isa;
 
 use std::error::Error;
+use std::sync::Arc;
 
 use manyhands_program::{DType, Evaluate, Program, Tensor, TensorError, TensorType, optimize};
 
@@ -36,8 +37,8 @@ use self::kernels::Part;
 use self::table::Table;
 use self::team::{Barrier, Team};
 use crate::device::{
-    BufferGroup, BufferId, Device, DeviceDescription, ExecutableId, GroupId, Launch, MemoryPlan,
-    Moment, ReadGroups,
+    BufferGroup, BufferId, Device, DeviceDescription, ExecutableId, GroupId, GroupMemory, Launch,
+    MemoryPlan, Moment, ReadGroups,
 };
 use crate::error::DeviceError;
 
@@ -320,7 +321,15 @@ impl Device for CpuDevice {
     }
 
     fn allocate_group(&mut self, types: &[TensorType]) -> Result<BufferGroup, DeviceError> {
-        self.buffers.allocate_group(types)
+        self.buffers.allocate_group(types, None)
+    }
+
+    fn allocate_group_in(
+        &mut self,
+        types: &[TensorType],
+        memory: &Arc<dyn GroupMemory>,
+    ) -> Result<BufferGroup, DeviceError> {
+        self.buffers.allocate_group(types, Some(memory))
     }
 
     fn free(&mut self, buffer: BufferId) -> Result<(), DeviceError> {

@@ -5,9 +5,10 @@
 //! writes the totals; then each worker runs the update. All this gives the bits of [`StepExecutor::run`].
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::{PlanId, StepExecutor, SumLayout};
-use crate::device::ReadGroups;
+use crate::device::{GroupMemory, ReadGroups};
 use crate::error::DeviceError;
 
 /// The partial sums that a worker holds, as bytes laid out by [`SumLayout`].
@@ -96,6 +97,11 @@ impl StepExecutor {
     /// How a plan's sums lie in the bytes of a set of them.
     pub fn sum_layout(&self, plan: PlanId) -> Result<&SumLayout, DeviceError> {
         Ok(&self.plan(plan)?.sums)
+    }
+
+    /// Has the partial sums of shared steps that need memory from now on lie in this, as far as it has room.
+    pub fn hold_sums_in(&mut self, memory: Arc<dyn GroupMemory>) {
+        self.resources.partial_memory = Some(memory);
     }
 
     /// What is held of the step that was begun: the grains of each set of sums, complete subtrees in grain order.

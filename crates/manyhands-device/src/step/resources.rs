@@ -1,10 +1,13 @@
 //! What the plans of an executor share: the device, compiled programs, parameters, buffers.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use manyhands_program::{Program, TensorType};
 
-use crate::device::{BufferGroup, BufferId, Device, ExecutableId, GroupId, group_offsets};
+use crate::device::{
+    BufferGroup, BufferId, Device, ExecutableId, GroupId, GroupMemory, group_offsets,
+};
 use crate::error::DeviceError;
 
 /// A device with what was compiled and allocated on it.
@@ -19,6 +22,8 @@ pub(super) struct Resources {
     /// Memory for sets of sums, by what it is for.
     slots: HashMap<(SlotPurpose, Vec<TensorType>), BufferGroup>,
     pub(super) buffer_bytes: usize,
+    /// Where partial sums are to lie, if somebody else wants to see them.
+    pub(super) partial_memory: Option<Arc<dyn GroupMemory>>,
 }
 
 /// What a buffer is for.
@@ -52,6 +57,7 @@ impl Resources {
             buffers: HashMap::new(),
             slots: HashMap::new(),
             buffer_bytes: 0,
+            partial_memory: None,
         }
     }
 
@@ -91,7 +97,12 @@ impl Resources {
         if let Some(slot) = self.slots.get(&key) {
             return Ok(slot.clone());
         }
-        let slot = self.device.allocate_group(types)?;
+        let slot = match (&self.partial_memory, purpose) {
+            (Some(memory), SlotPurpose::Partial { .. }) => {
+                self.device.allocate_group_in(types, memory)?
+            }
+            _ => self.device.allocate_group(types)?,
+        };
         self.buffer_bytes += group_offsets(types).1;
         self.slots.insert(key, slot.clone());
         Ok(slot)

@@ -341,7 +341,7 @@ impl Group {
     }
 
     /// Tells the others where this rank is, hears where they are, and gives up the links.
-    fn failure(
+    pub(super) fn failure(
         &mut self,
         call: Call,
         start: Instant,

@@ -19,6 +19,7 @@ mod plan;
 mod pointers;
 mod port;
 mod run;
+mod seen;
 mod table;
 mod transfer;
 pub(crate) mod tree;

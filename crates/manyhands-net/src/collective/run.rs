@@ -29,10 +29,10 @@ const SOCKET_FLOW: ByteFlow = ByteFlow { piece: 256 << 10, lead: 1 };
 /// What one rank owns goes through a socket as one piece up to this: there is nothing to overlap with that would pay for another call.
 const ONE_SOCKET_PIECE: ByteFlow = ByteFlow { piece: 512 << 10, lead: 1 };
 /// Bytes that are added at a time: sums on the way stay in the nearest cache.
-const ADDED: usize = 8 << 10;
+pub(super) const ADDED: usize = 8 << 10;
 /// Up to this many bytes of partial sums in all, all of them go to all. Of two they would not be fewer any other way, only later.
 const FLAT_BYTES: usize = 64 << 10;
-const FLAT_BYTES_OF_TWO: usize = 256 << 10;
+pub(super) const FLAT_BYTES_OF_TWO: usize = 256 << 10;
 
 /// The memory of an exchange on one rank, as pointers to where its first element is or would be. The sums may be the result's own memory: see [`Run`].
 pub(super) struct Buffers<T> {
@@ -101,7 +101,7 @@ pub(super) struct Progress {
     /// Whether all goes to all in one round.
     is_flat: bool,
     /// Room for the partial sums of others: `window` elements for each slot.
-    scratch: Vec<u64>,
+    pub(super) scratch: Vec<u64>,
     window: usize,
     outgoing: Vec<Option<Stream>>,
     incoming: Vec<Option<Stream>>,

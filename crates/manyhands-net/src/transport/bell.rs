@@ -1,21 +1,27 @@
-//! The bell of a ring link: a socket that carries nothing but wake-ups, and that hangs up when the other side is gone.
+//! The bell of a ring link: a socket that carries wake-ups, with a file beside one of them where memory is lent, and that hangs up when the other side is gone.
 
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, send, sendmsg,
+};
 
 /// A connected stream socket that never blocks.
 pub(super) struct Bell {
     socket: UnixStream,
+    /// The file that came with a ring; of several, the last.
+    brought: Option<OwnedFd>,
 }
 
 impl Bell {
     pub(super) fn new(socket: UnixStream) -> io::Result<Bell> {
         socket.set_nonblocking(true)?;
-        Ok(Bell { socket })
+        Ok(Bell { socket, brought: None })
     }
 
     /// Wakes the other side. That it is gone is not an error here: [`Bell::listen`] finds out, and what it wrote before
@@ -31,11 +37,36 @@ impl Bell {
         }
     }
 
+    /// Wakes the other side with a file for it.
+    pub(super) fn ring_with(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+        let files = [file];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut beside = SendAncillaryBuffer::new(&mut space);
+        beside.push(SendAncillaryMessage::ScmRights(&files));
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        sendmsg(&self.socket, &[IoSlice::new(&[1])], &mut beside, flags)?;
+        Ok(())
+    }
+
+    /// The file that came with a ring, if one has come.
+    pub(super) fn take_brought(&mut self) -> Option<OwnedFd> {
+        self.brought.take()
+    }
+
     /// Takes in the rings so far. Whether the other side is still there.
-    pub(super) fn listen(&self) -> bool {
+    pub(super) fn listen(&mut self) -> bool {
         let mut rings = [0u8; 64];
-        match recv(&self.socket, &mut rings, RecvFlags::DONTWAIT) {
-            Ok((_, n)) => n > 0,
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut beside = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let heard = recvmsg(&self.socket, &mut [IoSliceMut::new(&mut rings)], &mut beside, flags);
+        for item in beside.drain() {
+            if let RecvAncillaryMessage::ScmRights(mut files) = item {
+                self.brought = files.next_back().or(self.brought.take());
+            }
+        }
+        match heard {
+            Ok(heard) => heard.bytes > 0,
             Err(Errno::AGAIN | Errno::INTR) => true,
             // Reset, as when it ended with rings unread; and a socket that fails otherwise rings no more either.
             Err(_) => false,

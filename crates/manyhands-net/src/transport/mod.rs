@@ -3,6 +3,7 @@
 pub mod wait;
 
 pub mod in_process;
+pub mod lending;
 pub mod shared_memory;
 pub mod tcp;
 
@@ -16,6 +17,9 @@ pub use ring_link::RingLink;
 pub use tcp::TcpLink;
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use lending::{Lending, Lent};
 
 /// Two slices of up to this many bytes in all go to a link as one, where it cannot take two.
 const TOGETHER: usize = 8 << 10;
@@ -76,6 +80,26 @@ pub trait Link: Send {
 
     /// Whether room to send shows as the bell being writable, as with sockets, or as a ring.
     fn room_is_writable(&self) -> bool;
+
+    /// Whether the two sides may read memory of each other: the same on both.
+    fn can_lend(&self) -> bool {
+        false
+    }
+
+    /// Lets the other side read memory of this one, where links can do that.
+    fn lend(&mut self, _memory: &Arc<Lending>) -> Result<(), LinkError> {
+        Ok(())
+    }
+
+    /// What the other side may read.
+    fn lending(&self) -> Option<&Arc<Lending>> {
+        None
+    }
+
+    /// What this side may read: memory that was lent before anything that has been received was sent.
+    fn lent(&mut self) -> Result<Option<&Lent>, LinkError> {
+        Ok(None)
+    }
 
     /// What kind of link it is, for people: `in-process`, `shared memory`, `tcp`, `tcp, encrypted`.
     fn kind(&self) -> &'static str;

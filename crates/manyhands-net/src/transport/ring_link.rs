@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::bell::Bell;
+use super::lending::{Lending, Lent};
 use super::region::Region;
 use super::ring::{RingReceiver, RingSender};
 use super::{Link, LinkError};
@@ -26,6 +27,8 @@ pub struct RingLink {
     fruitless_tries: u32,
     has_hung_up: bool,
     kind: &'static str,
+    lending: Option<Arc<Lending>>,
+    lent: Option<Lent>,
 }
 
 impl RingLink {
@@ -45,6 +48,8 @@ impl RingLink {
             fruitless_tries: 0,
             has_hung_up: false,
             kind,
+            lending: None,
+            lent: None,
         })
     }
 
@@ -128,6 +133,29 @@ impl Link for RingLink {
 
     fn room_is_writable(&self) -> bool {
         false
+    }
+
+    fn can_lend(&self) -> bool {
+        true
+    }
+
+    fn lend(&mut self, memory: &Arc<Lending>) -> Result<(), LinkError> {
+        self.bell.ring_with(memory.file())?;
+        self.lending = Some(Arc::clone(memory));
+        Ok(())
+    }
+
+    fn lending(&self) -> Option<&Arc<Lending>> {
+        self.lending.as_ref()
+    }
+
+    fn lent(&mut self) -> Result<Option<&Lent>, LinkError> {
+        if self.lent.is_none() {
+            self.has_hung_up |= !self.bell.listen();
+            let file = self.bell.take_brought();
+            self.lent = file.map(|file| Lent::new(&file)).transpose()?;
+        }
+        Ok(self.lent.as_ref())
     }
 
     fn kind(&self) -> &'static str {

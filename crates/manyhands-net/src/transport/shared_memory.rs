@@ -65,7 +65,7 @@ pub fn accept_unless(
 }
 
 /// A file of zeros in memory whose size nobody can change.
-fn memory_file(len: usize) -> io::Result<OwnedFd> {
+pub(super) fn memory_file(len: usize) -> io::Result<OwnedFd> {
     let file = memfd_create("manyhands-link", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&file, len as u64)?;
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;

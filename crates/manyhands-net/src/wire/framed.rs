@@ -5,12 +5,15 @@ use std::ops::{Deref, DerefMut};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::frames::{FrameError, FrameReader, write_frame_with};
+use super::frames::{FrameError, FrameReader, write_message};
 use crate::transport::wait::Interest;
 use crate::transport::{Link, LinkError};
 
 /// What has left is given back in pieces of at least this, also where there is always something left.
 const GIVEN_BACK: usize = 1 << 20;
+
+/// From so many bytes beside a message on, they are sent from where they lie, as far as there is room: a copy costs more than a call of the system.
+const DIRECT: usize = 64 << 10;
 
 /// What two sides may say to each other.
 #[derive(Clone, Copy, Debug)]
@@ -56,19 +59,38 @@ impl Framed {
         Framed { link, bounds, reader, unsent: Vec::new(), n_sent: 0 }
     }
 
-    /// Queues a message with bytes beside it, which come in parts. One that is refused leaves no trace, unless the queue is too long.
+    /// Queues a message with bytes beside it, which come in parts; of many bytes, what there is room for leaves at once. One that is refused leaves no trace, unless the queue is too long.
     pub fn queue(&mut self, message: &impl Serialize, parts: &[&[u8]]) -> Result<(), FramedError> {
         let n_beside: usize = parts.iter().map(|part| part.len()).sum();
         if n_beside > self.bounds.bytes {
             let max_len = self.bounds.bytes;
             return Err(FrameError::TooLongToSend { len: n_beside, max_len }.into());
         }
-        write_frame_with(&mut self.unsent, message, parts, self.bounds.text)?;
+        write_message(&mut self.unsent, message, n_beside, self.bounds.text)?;
+        if n_beside >= DIRECT {
+            self.push()?;
+        }
+        for part in parts {
+            let n = self.send_direct(part)?;
+            self.unsent.extend_from_slice(&part[n..]);
+        }
         let n_bytes = self.unsent.len() - self.n_sent;
         match n_bytes > self.bounds.unsent {
             true => Err(FramedError::NotRead { n_bytes }),
             false => Ok(()),
         }
+    }
+
+    /// Sends bytes from where they lie, unless others are to leave before them. How many have left.
+    fn send_direct(&mut self, bytes: &[u8]) -> Result<usize, FramedError> {
+        let mut n_sent = 0;
+        while !self.has_unsent() && n_sent < bytes.len() {
+            match self.link.try_send(&bytes[n_sent..])? {
+                0 => break,
+                n => n_sent += n,
+            }
+        }
+        Ok(n_sent)
     }
 
     /// Sends what there is room for. Whether anything moved.

@@ -213,6 +213,20 @@ pub fn write_frame_with<T: Serialize>(
     parts: &[&[u8]],
     max_len: usize,
 ) -> Result<(), FrameError> {
+    let n_beside: usize = parts.iter().map(|part| part.len()).sum();
+    write_message(out, message, n_beside, max_len)?;
+    out.reserve(n_beside);
+    parts.iter().for_each(|part| out.extend_from_slice(part));
+    Ok(())
+}
+
+/// The frame of a message up to the bytes beside it, which are to follow: so many.
+pub(super) fn write_message<T: Serialize>(
+    out: &mut Vec<u8>,
+    message: &T,
+    n_beside: usize,
+    max_len: usize,
+) -> Result<(), FrameError> {
     let start = out.len();
     out.extend_from_slice(&[0; HEAD]);
     let text = start + HEAD;
@@ -227,11 +241,8 @@ pub fn write_frame_with<T: Serialize>(
         out.truncate(start);
         return checked;
     }
-    let n_bytes: usize = parts.iter().map(|part| part.len()).sum();
     out[start..start + TEXT_LEN].copy_from_slice(&(len as u32).to_le_bytes());
-    out[start + TEXT_LEN..text].copy_from_slice(&(n_bytes as u64).to_le_bytes());
-    out.reserve(n_bytes);
-    parts.iter().for_each(|part| out.extend_from_slice(part));
+    out[start + TEXT_LEN..text].copy_from_slice(&(n_beside as u64).to_le_bytes());
     Ok(())
 }
 

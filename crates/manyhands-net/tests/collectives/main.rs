@@ -4,6 +4,7 @@
 
 mod buckets;
 mod failures;
+mod seen;
 mod trees;
 
 use std::net::{TcpListener, TcpStream};

@@ -1,14 +1,17 @@
 //! A job on a worker: its programs on the device, the talk with its driver, and what is held of the step at hand.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use manyhands_device::{CpuDevice, Isa, PlanId, StepExecutor};
 use manyhands_net::collective::Group;
 use manyhands_net::membership::identity::{JobId, MemberId};
 use manyhands_net::membership::message::Grains;
+use manyhands_net::transport::lending::Lending;
 use manyhands_program::{RATE, Role, STEP};
 
 use super::halt::{Halt, driver_halt};
+use super::lent_sums::lend_sums;
 use super::outer::Outer;
 use super::overlap::Staging;
 use super::plane::LOSSES;
@@ -56,6 +59,8 @@ pub(super) struct JobAtHand {
     pub(super) places: Vec<usize>,
     /// Where this worker may read samples itself.
     pub(super) reading: Option<Reading>,
+    /// Where sums lie that members on this machine may read.
+    pub(super) lending: Option<Arc<Lending>>,
     /// Parameters that live on servers.
     pub(super) table: Option<TableAtHand>,
     /// Where grains are given rows of tables.
@@ -63,16 +68,18 @@ pub(super) struct JobAtHand {
 }
 
 impl JobAtHand {
+    /// A job with these programs. `lends` says that there are others who can read where its sums lie.
     pub(super) fn new(
         id: JobId,
         member: MemberId,
         driver: Talk,
         programs: Programs,
-        threads: usize,
+        (threads, lends): (usize, bool),
     ) -> Result<JobAtHand, Error> {
         let threads = programs.threads.unwrap_or(threads);
         let device = CpuDevice::with_lanes(1, threads, Isa::detect())?;
         let mut executor = StepExecutor::new(Box::new(device), 1);
+        let lending = lends.then(|| lend_sums(&mut executor, &programs.plans)).flatten();
         let mut parameters: Vec<(String, Role)> = Vec::new();
         let mut plans = Vec::new();
         let rows = RowsOfGrains::new(&programs.plans)?;
@@ -108,6 +115,7 @@ impl JobAtHand {
             watcher: Watcher::none(),
             places: programs.places,
             reading: None,
+            lending,
             table: None,
             rows,
         })

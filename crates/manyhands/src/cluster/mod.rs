@@ -9,6 +9,7 @@ mod halt;
 mod inputs;
 mod job_at_hand;
 mod launched;
+mod lent_sums;
 mod local;
 mod offer;
 mod outer;

@@ -184,7 +184,8 @@ impl<'a> Plane<'a> {
             None => {
                 let (offer, opened) = (programs.offer.take(), self.opened.take());
                 let table = programs.table.take();
-                let mut job = JobAtHand::new(go.job, own, driver, programs, self.threads)?;
+                let lends = self.station.shares_memory() && is_on_one_machine(go);
+                let mut job = JobAtHand::new(go.job, own, driver, programs, (self.threads, lends))?;
                 job.table = table.map(|of| TableAtHand::new(of, &self.station, &self.name));
                 job.reading = offer.and_then(|offer| Reading::begin(offer, go, &self.data, opened));
                 self.job = Some(JobAtHand { watcher: self.watcher.clone(), ..job });
@@ -386,7 +387,11 @@ impl Plane<'_> {
                 }
                 false => self.station.await_call(&key_of(go, "sums", seat.id), deadline, stopped),
             };
-            let link = link.map_err(|error| no_link(Peer::Member(seat.id), &error))?;
+            let mut link = link.map_err(|error| no_link(Peer::Member(seat.id), &error))?;
+            if let Some(lending) = self.job.as_ref().and_then(|job| job.lending.as_ref()) {
+                let lost = |error| Halt::Lost(Peer::Member(seat.id), format!("{error}"));
+                link.lend(lending).map_err(lost)?;
+            }
             links.push(Some(self.watcher.watch_sums(link)));
         }
         let mut group = Group::new(rank, links).map_err(|error| lost_in(go, error))?;
@@ -398,6 +403,12 @@ impl Plane<'_> {
         }
         Ok(group)
     }
+}
+
+/// Whether there are several members, all on one machine.
+fn is_on_one_machine(go: &Go) -> bool {
+    let first = &go.members[0].host;
+    go.members.len() > 1 && go.members.iter().all(|seat| seat.host == *first)
 }
 
 /// Whether every member on this machine has a core for itself.

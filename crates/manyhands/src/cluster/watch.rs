@@ -3,6 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use manyhands_net::transport::lending::{Lending, Lent};
 use manyhands_net::transport::{Link, LinkError};
 
 /// A place in a step at which a worker can be watched.
@@ -114,6 +115,22 @@ impl Link for WatchedLink {
 
     fn room_is_writable(&self) -> bool {
         self.link.room_is_writable()
+    }
+
+    fn can_lend(&self) -> bool {
+        self.link.can_lend()
+    }
+
+    fn lend(&mut self, memory: &Arc<Lending>) -> Result<(), LinkError> {
+        self.link.lend(memory)
+    }
+
+    fn lending(&self) -> Option<&Arc<Lending>> {
+        self.link.lending()
+    }
+
+    fn lent(&mut self) -> Result<Option<&Lent>, LinkError> {
+        self.link.lent()
     }
 
     fn kind(&self) -> &'static str {
