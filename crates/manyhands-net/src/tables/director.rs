@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use holdings::TableHoldings;
 
+use super::clocks::GoneClients;
 use super::error::TableError;
 use super::identity::{ClientId, Place, ServerId, TableId};
 use super::message::{FromDirector, Opened, Reach, ToDirector, VERSION};
@@ -110,7 +111,7 @@ pub struct Director {
     servers: BTreeMap<ServerId, ServerState>,
     clients: BTreeMap<ClientId, ClientState>,
     connections: BTreeMap<Connection, Who>,
-    gone_clients: BTreeMap<ClientId, String>,
+    gone_clients: GoneClients,
     tables: BTreeMap<TableId, TableHoldings>,
     by_name: BTreeMap<String, TableId>,
     lost: BTreeMap<Place, TableError>,
@@ -131,7 +132,7 @@ impl Director {
             servers: BTreeMap::new(),
             clients: BTreeMap::new(),
             connections: BTreeMap::new(),
-            gone_clients: BTreeMap::new(),
+            gone_clients: GoneClients::default(),
             tables: BTreeMap::new(),
             by_name: BTreeMap::new(),
             lost: BTreeMap::new(),
@@ -247,10 +248,8 @@ impl Director {
             let message = FromDirector::Server { id, name, reach };
             self.out.push(Action::Send { to, message });
         }
-        for (id, reason) in &self.gone_clients {
-            let message = FromDirector::ClientGone { id: *id, reason: reason.clone() };
-            self.out.push(Action::Send { to, message });
-        }
+        let ranges = self.gone_clients.runs().collect();
+        self.out.push(Action::Send { to, message: FromDirector::ClientsGone { ranges } });
         for table in self.tables.values().filter(|table| table.is_placed()) {
             let message = FromDirector::Table(table.opened().clone());
             self.out.push(Action::Send { to, message });
@@ -477,7 +476,7 @@ impl Director {
         self.connections.remove(&client.connection);
         self.out.push(Action::Close(client.connection));
         self.say(format!("{} ({id}) does not take part any more: {reason}", client.name));
-        self.gone_clients.insert(id, reason.to_string());
+        self.gone_clients.insert(id..=id);
         self.send_all(&FromDirector::ClientGone { id, reason: reason.to_string() });
     }
 

@@ -77,6 +77,9 @@ pub enum Operation {
         rate: Bits,
         /// The share of the batch.
         share: Bits,
+        /// Which grains it is of, where that is known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        turn: Option<TurnOf>,
         /// How keys and values are written.
         #[serde(default, skip_serializing_if = "Packing::is_plain")]
         packing: Packing,
@@ -123,8 +126,23 @@ pub enum Operation {
         /// Who.
         client: ClientId,
     },
-    /// Something that was refused: its number counts, nothing else.
-    Nothing,
+    /// Something that was refused: its number counts, and why it was, for an author who asks again. Said by the first holder.
+    Refused {
+        /// Why.
+        error: TableError,
+    },
+}
+
+/// Which grains a push is of, where grains may be done again by others: a shard counts each of them once. A turn is one push to a table, and the turns of a step
+/// lie one in the other or apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TurnOf {
+    /// The step.
+    pub step: u64,
+    /// The first grain and the end.
+    pub grains: [usize; 2],
+    /// Grains of the step.
+    pub n_grains: usize,
 }
 
 /// How keys and values are written beside a message, where not as they are.
@@ -544,6 +562,11 @@ pub enum FromDirector {
         id: ClientId,
         /// Why.
         reason: String,
+    },
+    /// Clients that went before.
+    ClientsGone {
+        /// The first and the last of each run of them.
+        ranges: Vec<[ClientId; 2]>,
     },
     /// Nothing of you is needed any more.
     MayLeave,

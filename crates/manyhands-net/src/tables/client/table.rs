@@ -11,7 +11,7 @@ use super::{Outcome, Request};
 use crate::tables::body;
 use crate::tables::error::TableError;
 use crate::tables::identity::{Place, ShardId};
-use crate::tables::message::{Body, Opened, Operation, PIECE, Packing, Until, Wanted};
+use crate::tables::message::{Body, Opened, Operation, PIECE, Packing, TurnOf, Until, Wanted};
 use crate::tables::packing::Packer;
 use crate::tables::server::kept::find_not_finite;
 use crate::tables::spec::{Consistency, Cut, MOST_STALENESS, PushTraffic, TableSpec};
@@ -24,11 +24,13 @@ pub struct PushSettings {
     pub rate: f32,
     /// The share of the batch that the push stands for.
     pub share: f32,
+    /// Which grains it is of, where the same grains may be pushed again, by this worker or another: they count once.
+    pub turn: Option<TurnOf>,
 }
 
 impl Default for PushSettings {
     fn default() -> PushSettings {
-        PushSettings { rate: 1.0, share: 1.0 }
+        PushSettings { rate: 1.0, share: 1.0, turn: None }
     }
 }
 
@@ -137,6 +139,7 @@ impl Table {
             clock,
             rate,
             share,
+            turn: settings.turn,
             packing: Packing::default(),
         })?;
         if self.spec().traffic != PushTraffic::default() {

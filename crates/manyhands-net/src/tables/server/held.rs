@@ -58,7 +58,8 @@ impl Held {
     }
 
     pub(super) fn n_bytes(&self) -> u64 {
-        self.kept.as_ref().map_or(0, Kept::n_bytes)
+        let arriving = self.arriving.as_ref().map_or(0, Arriving::n_bytes);
+        self.kept.as_ref().map_or(0, Kept::n_bytes) + arriving
     }
 
     pub(super) fn kept(&self) -> Option<&Kept> {
@@ -109,7 +110,9 @@ impl Held {
             leading.copies.set(own, &holding, out);
         }
         self.holding = holding;
-        known.gone.iter().for_each(|client| self.client_gone(known, *client, out));
+        let clients = self.kept.iter().flat_map(Kept::clients);
+        let gone: Vec<ClientId> = clients.filter(|client| known.gone.contains(*client)).collect();
+        gone.into_iter().for_each(|client| self.client_gone(known, client, out));
         self.settle(out);
         Ok(())
     }
@@ -146,7 +149,7 @@ impl Held {
         if number <= has {
             // It was done; where its acknowledgement still waits, that will do.
             if !leading.acknowledgements.iter().any(|one| one.author == author) {
-                let (waits_for, done) = (kept.version, Ok(()));
+                let (waits_for, done) = (kept.version, kept.outcome_of(author));
                 let version = kept.version_of(author).unwrap_or_default();
                 let acknowledgement = Acknowledgement { waits_for, version, author, done };
                 leading.acknowledgements.push_back(acknowledgement);
@@ -161,17 +164,12 @@ impl Held {
         let checked = unpack(&kept.opened.spec, &worker, &mut operation, &mut body)
             .and_then(|()| kept.check(&operation, &body, &worker))
             .and_then(|()| known.room_for(kept.n_bytes_for(&operation, &body)));
-        match checked {
-            Ok(()) => self.carry_out(known, Some(author), operation, body, None, out),
-            Err(error) => self.carry_out(
-                known,
-                Some(author),
-                Operation::Nothing,
-                Body::default(),
-                Some(error),
-                out,
-            ),
-        }
+        // That it was refused is an operation too: whoever is first next must know.
+        let (operation, body) = match checked {
+            Ok(()) => (operation, body),
+            Err(error) => (Operation::Refused { error }, Body::default()),
+        };
+        self.carry_out(known, Some(author), operation, body, out);
         self.settle(out);
     }
 
@@ -182,7 +180,6 @@ impl Held {
         author: Option<Author>,
         operation: Operation,
         body: Body,
-        refused: Option<TableError>,
         out: &mut Outbox,
     ) {
         let (Some(kept), Some(leading)) = (&mut self.kept, &mut self.leading) else { return };
@@ -191,19 +188,20 @@ impl Held {
         let passed = (!body.is_empty()).then_some(&body);
         leading.copies.done(kept.version, author, &operation, passed, out);
         if let Some(author) = author {
-            let done = refused.map_or(done, Err);
             let (waits_for, version) = (kept.version, kept.version);
             let acknowledgement = Acknowledgement { waits_for, version, author, done };
             leading.acknowledgements.push_back(acknowledgement);
         }
     }
 
-    /// A client is gone: it holds nobody up.
+    /// A client is gone: it holds nobody up, and nothing is kept for it.
     pub(super) fn client_gone(&mut self, known: &Known, client: ClientId, out: &mut Outbox) {
-        let is_here = |kept: &Kept| kept.clocks.all().any(|(one, _)| one == client);
-        if self.leading.is_some() && self.kept.as_ref().is_some_and(is_here) {
+        let Some(leading) = &mut self.leading else { return };
+        leading.reads.forget_all(client);
+        leading.acknowledgements.retain(|one| one.author.client != client);
+        if self.kept.as_ref().is_some_and(|kept| kept.knows(client)) {
             let leave = Operation::Leave { client };
-            self.carry_out(known, None, leave, Body::default(), None, out);
+            self.carry_out(known, None, leave, Body::default(), out);
             self.settle(out);
         }
     }

@@ -8,6 +8,7 @@ use manyhands_device::{PlanId, StepExecutor};
 use manyhands_net::membership::worker::Event;
 use manyhands_net::tables::client::PushSettings;
 use manyhands_net::tables::error::TableError;
+use manyhands_net::tables::message::TurnOf;
 use manyhands_program::LOSS;
 
 use super::at_worker::{TableAtHand, halt, is_set, stopped};
@@ -105,7 +106,7 @@ impl Plane<'_> {
         let pushing = Instant::now();
         if let Some(table) = &mut job.table {
             table.add_changes(&job.executor, &mut staging)?;
-            table.push_turn(&staging, share, stop)?;
+            table.push_turn(&staging, turn, share, stop)?;
         }
         work.seconds.exchange += pushing.elapsed().as_secs_f64();
         // The servers have it, so it is told whatever happens next.
@@ -195,10 +196,19 @@ impl TableAtHand {
     }
 
     /// Pushes what was learned, and waits until the servers have it.
-    fn push_turn(&mut self, staging: &[f32], share: f32, stop: &AtomicBool) -> Result<(), Halt> {
+    fn push_turn(
+        &mut self,
+        staging: &[f32],
+        turn: &TurnAtHand,
+        share: f32,
+        stop: &AtomicBool,
+    ) -> Result<(), Halt> {
         let table = self.table(stop)?;
         let range = 0..self.job.layout.n_elements as u64;
-        let settings = PushSettings { rate: self.rate, share };
+        // Whoever does these grains again, because this worker did not say that they are done, brings what counts once.
+        let grains = [turn.grains.start, turn.grains.end];
+        let of = TurnOf { step: turn.step - 1, grains, n_grains: turn.n_grains };
+        let settings = PushSettings { rate: self.rate, share, turn: Some(of) };
         let ticket = loop {
             match table.push_with(range.clone(), staging, settings) {
                 Err(TableError::Deadline { .. }) => stopped(stop)?,
