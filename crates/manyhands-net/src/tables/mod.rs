@@ -32,3 +32,4 @@ mod calls;
 mod digest;
 mod line;
 mod packing;
+mod reaching;

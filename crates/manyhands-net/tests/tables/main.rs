@@ -8,4 +8,5 @@ mod errors;
 mod real;
 mod script;
 mod simulation;
+mod walls;
 mod world;

@@ -42,8 +42,9 @@ fn drawn(chance: &mut Chance, seed: u64) -> Plan {
         _ => (0..chance.between(1, 12)).map(|key| key * 7919).collect(),
     };
     let n_shards = Some(chance.between(1, 4) as usize);
+    let replication = if chance.once_in(3) { 3 } else { 2 };
     Plan {
-        spec: TableSpec { consistency, replication: 2, n_shards, ..shape },
+        spec: TableSpec { consistency, replication, n_shards, ..shape },
         keys,
         n_rounds: chance.between(2, 10),
         n_grains: chance.between(3, 9) as usize,
@@ -55,7 +56,7 @@ fn drawn(chance: &mut Chance, seed: u64) -> Plan {
 pub(crate) fn run(seed: u64, is_traced: bool) -> Outcome {
     let mut chance = Chance::new(seed);
     let plan = Arc::new(drawn(&mut chance, seed));
-    let n_servers = chance.between(2, 4) as usize;
+    let n_servers = chance.between(2, 7) as usize;
     let mut world = World::new(chance, n_servers, is_traced);
     (0..n_servers).for_each(|_| world.add_server());
     for idx in 0..plan.n_clients {

@@ -240,6 +240,12 @@ impl Held {
         leading.copies.release(safe, out);
     }
 
+    /// Whether a copy has not got everything yet.
+    pub(super) fn waits_for(&self, server: ServerId) -> bool {
+        let (Some(leading), Some(kept)) = (&self.leading, &self.kept) else { return false };
+        leading.copies.waits_for(server, kept.version)
+    }
+
     pub(super) fn linked(&mut self, server: ServerId, out: &mut Outbox) {
         if let Some(leading) = &mut self.leading {
             leading.copies.linked(server, out);
@@ -293,7 +299,11 @@ impl Held {
             Follow::Do { version, author, operation, .. } => {
                 let body = body.unwrap_or_default();
                 match &mut self.kept {
-                    Some(kept) if version.0 == kept.version.0 + 1 => {
+                    Some(kept) if Some(version.0) == kept.version.0.checked_add(1) => {
+                        if !kept.fits(&operation, &body) {
+                            let what = format!("an operation that {} cannot have", self.place);
+                            return Err(TableError::Nonsense { who: from.to_string(), what });
+                        }
                         // What is refused is refused by the first holder alike.
                         let _ = kept.apply(term, author, &operation, &body, &known.rules);
                         self.has(from, out);

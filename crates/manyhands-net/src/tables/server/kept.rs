@@ -226,6 +226,30 @@ impl Kept {
         }
     }
 
+    /// Whether an operation that a first holder passed on can be done here at all: it has checked the rest.
+    pub(super) fn fits(&self, operation: &Operation, body: &Body) -> bool {
+        let has_values = |first: u64, n: u64| match &self.contents {
+            Shard::Dense(_) => {
+                let end = first.checked_add(n);
+                first >= self.elements.start
+                    && end.is_some_and(|end| end <= self.elements.end)
+                    && body.len() as u64 == n.saturating_mul(4)
+            }
+            Shard::Rows(rows) => keys_and_values(body, n, rows.width()).is_some(),
+        };
+        match operation {
+            Operation::Push { first, n, .. } | Operation::Assign { first, n } => {
+                has_values(*first, *n)
+            }
+            Operation::Part { n, .. } => {
+                let part = part_of(operation, body);
+                has_values(self.elements.start, *n)
+                    && part.is_some_and(|part| self.steps.check(self.place, &part).is_ok())
+            }
+            _ => true,
+        }
+    }
+
     fn check_values(
         &self,
         first: u64,

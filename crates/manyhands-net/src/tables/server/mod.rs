@@ -215,6 +215,11 @@ impl Server {
         self.known.n_bytes
     }
 
+    /// Whether a copy has not got everything yet that this server did.
+    pub fn waits_for(&self, server: ServerId) -> bool {
+        self.shards.values().any(|held| held.waits_for(server))
+    }
+
     /// How its shards stand.
     pub fn standings(&self) -> Vec<Standing> {
         let standing = |(place, held): (&Place, &Held)| {

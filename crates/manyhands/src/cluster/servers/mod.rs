@@ -12,7 +12,7 @@ mod server;
 mod state;
 mod turns;
 
-pub(super) use at_driver::TablesOfDriver;
+pub(super) use at_driver::{TablesOfDriver, refuse_servers};
 pub(super) use at_worker::{PartsOf, TableAtHand};
 pub use server::{ServerSettings, run_server};
 
