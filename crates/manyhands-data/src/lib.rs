@@ -35,6 +35,8 @@ pub use encoding::{Element, Encoding, Input, Labels, Target};
 pub use error::DataError;
 pub use memory::available as available_memory;
 pub use objects::{ObjectError, is_url};
+#[doc(hidden)]
+pub use read::parse_libsvm;
 pub use read::{Block, Origin, Place, ReadError, ReadOptions, Reader, read};
 pub use sample_error::SampleError;
 pub use samples::Part;

@@ -199,6 +199,68 @@ fn a_run_goes_on_with_another_number_of_servers() {
 }
 
 #[test]
+fn a_run_goes_on_with_more_servers_than_it_had() {
+    let scene = long_scene();
+    on_servers(&scene, 1, "");
+    let mut fleet = train_beside(&scene, "out");
+    fleet.wait_for_checkpoint("out");
+    fleet.kill("driver");
+    drop(fleet);
+    let mut fleet = Fleet::start(&scene, 2);
+    let address = fleet.address.clone();
+    for name in ["s1", "s2", "s3"] {
+        let join = ["server", "--join", &address, "--secret", "secret", "--name", name];
+        fleet.process(name, &join);
+    }
+    let resume = ["resume", "out", "--cluster", &address, "--secret", "secret"];
+    fleet.process("driver", &resume);
+    assert_eq!(fleet.wait("driver"), 0, "{}", fleet.words());
+    for name in ["s1", "s2", "s3"] {
+        assert!(fleet.said("driver").contains(&format!("({name}) joined")), "{}", fleet.words());
+    }
+    assert_calm(&scene, "out");
+}
+
+#[test]
+fn a_drained_worker_gives_the_parameters_that_it_holds_to_another() {
+    let scene = long_scene();
+    on_servers(&scene, 1, "");
+    let mut fleet = Fleet::start(&scene, 3);
+    fleet.train("out", &[]);
+    fleet.wait_for_words("driver", "holds parameters too, since a server is missing");
+    fleet.wait_for_words("driver", "epoch 1/");
+    let said = fleet.said("driver");
+    let host = ["w0", "w1", "w2"].into_iter().find(|name| {
+        said.contains(&format!("{name} holds parameters too, since a server is missing"))
+    });
+    let host = host.unwrap();
+    fleet.signal(host, "TERM");
+    assert_eq!(fleet.wait(host), 0, "{}", fleet.words());
+    assert!(fleet.said(host).contains("the parameters that it held are with others"));
+    assert_eq!(fleet.wait("driver"), 0, "{}", fleet.words());
+    let said = fleet.said("driver");
+    assert!(said.contains("holds nothing any more and leaves"), "{said}");
+    assert!(!said.contains("was lost with"), "{said}");
+    assert_calm(&scene, "out");
+}
+
+#[test]
+fn a_server_beside_a_job_without_servers_asks_once() {
+    let scene = long_scene();
+    let mut fleet = Fleet::start(&scene, 1);
+    let address = fleet.address.clone();
+    let join = ["server", "--join", &address, "--secret", "secret", "--name", "idle"];
+    fleet.process("idle", &join);
+    fleet.train("out", &[]);
+    fleet.wait_for_words("idle", "idle has nothing to do");
+    assert_eq!(fleet.wait("driver"), 0, "{}", fleet.words());
+    assert_eq!(fleet.said("idle").matches("has nothing to do").count(), 1, "{}", fleet.words());
+    fleet.signal("idle", "TERM");
+    assert_eq!(fleet.wait("idle"), 0, "{}", fleet.words());
+    assert_calm(&scene, "out");
+}
+
+#[test]
 fn workers_hold_parameters_where_servers_are_missing_and_servers_come_and_go() {
     let scene = long_scene();
     on_servers(&scene, 2, "");

@@ -31,6 +31,8 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 
 pub use self::error::ReadError;
+#[doc(hidden)]
+pub use self::libsvm::parse_libsvm;
 pub(crate) use self::libsvm::{INDICES, LABEL as PAIRS_LABEL, VALUES};
 pub use self::origin::{Origin, Place};
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test that cannot go on should stop there
 
 mod batches;
+mod bytes;
 mod pairs;
 mod refusals;
 mod splits;

@@ -56,7 +56,7 @@ pub(super) struct Calls<K> {
     thread: Option<JoinHandle<()>>,
 }
 
-impl<K: Send + 'static> Calls<K> {
+impl<K: Clone + Send + 'static> Calls<K> {
     /// Calls of one who is not called.
     pub(super) fn new(network: Arc<dyn Network>, bell: Bell) -> Calls<K> {
         Calls {
@@ -96,18 +96,23 @@ impl<K: Send + 'static> Calls<K> {
         Ok(calls)
     }
 
-    /// Calls somebody, beside. The answer comes by [`Calls::next_called`].
+    /// Calls somebody, beside. The answer comes by [`Calls::next_called`], also where there is no thread for it.
     pub(super) fn call(&self, key: K, to: Reach) {
         let (network, bell) = (Arc::clone(&self.network), self.bell.clone());
         let (stop, answer) = (Arc::clone(&self.stop), self.outgoing.0.clone());
+        let called = key.clone();
         let call = move || {
             let gives_up = || stop.load(Ordering::Relaxed);
             let called = network.call(&to, Instant::now() + CALLING, &gives_up);
             let _ = answer.send((key, called.map_err(|error| error.to_string())));
             bell.ring();
         };
-        // Without threads there are no links either: whoever waits for one comes to its deadline.
-        let _ = std::thread::Builder::new().name("tables call".into()).spawn(call);
+        let thread = std::thread::Builder::new().name("tables call".into());
+        if let Err(error) = thread.spawn(call) {
+            let reason = format!("no thread can be started to call it: {error}");
+            let _ = self.outgoing.0.send((called, Err(reason)));
+            self.bell.ring();
+        }
     }
 
     pub(super) fn next_called(&self) -> Option<Called<K>> {

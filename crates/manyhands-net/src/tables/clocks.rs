@@ -1,6 +1,7 @@
 //! Vector clocks: of each client how many clocks it has done, and whom a read waits for.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +46,45 @@ impl Clocks {
     }
 }
 
+/// Clients that are gone for good. Their numbers are never used again and nearly all go some day, so they are kept as runs of numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GoneClients {
+    /// The last of each run by its first; runs do not touch.
+    runs: BTreeMap<u32, u32>,
+}
+
+impl GoneClients {
+    /// These are gone.
+    pub fn insert(&mut self, clients: RangeInclusive<ClientId>) {
+        let (mut first, mut last) = (clients.start().0, clients.end().0);
+        if first > last {
+            return;
+        }
+        let before = self.runs.range(..=last.saturating_add(1));
+        let touching: Vec<(u32, u32)> = before
+            .rev()
+            .map(|(first, last)| (*first, *last))
+            .take_while(|(_, end)| end.saturating_add(1) >= first)
+            .collect();
+        for (start, end) in touching {
+            self.runs.remove(&start);
+            (first, last) = (first.min(start), last.max(end));
+        }
+        self.runs.insert(first, last);
+    }
+
+    /// Whether one is gone.
+    pub fn contains(&self, client: ClientId) -> bool {
+        let before = self.runs.range(..=client.0).next_back();
+        before.is_some_and(|(_, last)| client.0 <= *last)
+    }
+
+    /// The first and the last of each run.
+    pub fn runs(&self) -> impl Iterator<Item = [ClientId; 2]> {
+        self.runs.iter().map(|(first, last)| [ClientId(*first), ClientId(*last)])
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,6 +109,25 @@ mod tests {
         assert_eq!(clocks.waits_for(A, 5, 2), None);
         assert_eq!(clocks.waits_for(A, 5, 1), Some((B, 3)));
         assert_eq!(clocks.waits_for(B, 3, 0), None);
+    }
+
+    #[test]
+    fn those_who_are_gone_are_kept_as_runs() {
+        let mut gone = GoneClients::default();
+        let one = |n: u32| ClientId(n)..=ClientId(n);
+        for n in [7, 3, 5, 4, 9, u32::MAX, 3] {
+            gone.insert(one(n));
+        }
+        let runs = |gone: &GoneClients| {
+            gone.runs().map(|[first, last]| (first.0, last.0)).collect::<Vec<_>>()
+        };
+        assert_eq!(runs(&gone), [(3, 5), (7, 7), (9, 9), (u32::MAX, u32::MAX)]);
+        assert!(gone.contains(ClientId(4)) && !gone.contains(ClientId(6)));
+        gone.insert(ClientId(6)..=ClientId(8));
+        assert_eq!(runs(&gone), [(3, 9), (u32::MAX, u32::MAX)]);
+        gone.insert(ClientId(0)..=ClientId(20));
+        assert_eq!(runs(&gone), [(0, 20), (u32::MAX, u32::MAX)]);
+        assert!(!gone.contains(ClientId(21)) && gone.contains(ClientId(u32::MAX)));
     }
 
     #[test]

@@ -26,7 +26,7 @@ const MOST_CONNECTIONS: usize = 4096;
 /// What a director needs to know.
 #[derive(Clone, Debug)]
 pub struct DirectorSettings {
-    /// Who is silent for so long is lost. A connection that closes is noticed at once.
+    /// Nobody who is silent for less than this is lost; beyond it, who is silent for longer than usual is. A connection that closes is noticed at once.
     pub silence: Duration,
     /// Tables are placed when so many servers are there.
     pub n_servers: usize,

@@ -4,15 +4,21 @@
 //! answered for by their copies at once. Each decision has a sentence.
 
 mod holdings;
+mod members;
+mod unreached;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use holdings::TableHoldings;
+pub(in crate::tables) use holdings::check_same;
+use members::{ClientState, ServerState, Shunned};
+use unreached::Complaint;
 
+use super::clocks::GoneClients;
 use super::error::TableError;
 use super::identity::{ClientId, Place, ServerId, TableId};
-use super::message::{FromDirector, Opened, Reach, ToDirector, VERSION};
+use super::message::{FromDirector, Opened, ToDirector};
 use super::spec::TableSpec;
 
 /// The most tables.
@@ -59,26 +65,6 @@ pub enum Action {
     Say(String),
 }
 
-/// A server as the director knows it.
-#[derive(Clone, Debug)]
-struct ServerState {
-    name: String,
-    reach: Reach,
-    connection: Connection,
-    heard: Duration,
-    is_leaving: bool,
-    /// It said that it can hold no more.
-    is_full: bool,
-    n_bytes: u64,
-}
-
-#[derive(Clone, Debug)]
-struct ClientState {
-    name: String,
-    connection: Connection,
-    heard: Duration,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
     Server(ServerId),
@@ -112,10 +98,16 @@ pub struct Director {
     servers: BTreeMap<ServerId, ServerState>,
     clients: BTreeMap<ClientId, ClientState>,
     connections: BTreeMap<Connection, Who>,
-    gone_clients: BTreeMap<ClientId, String>,
+    gone_clients: GoneClients,
     tables: BTreeMap<TableId, TableHoldings>,
     by_name: BTreeMap<String, TableId>,
     lost: BTreeMap<Place, TableError>,
+    /// Servers that cannot reach each other.
+    complaints: BTreeMap<(ServerId, ServerId), Complaint>,
+    /// Servers that were left out, by name.
+    shunned: BTreeMap<String, Shunned>,
+    /// When it last looked who is silent.
+    looked: Duration,
     next_table: u32,
     next_server: u32,
     next_client: u32,
@@ -125,7 +117,7 @@ pub struct Director {
 }
 
 impl Director {
-    /// A director that takes who is silent for so long for lost, and places tables when so many servers are there.
+    /// A director that takes nobody for lost who is silent for less than this, and places tables when so many servers are there.
     pub fn new(silence: Duration, n_expected: usize) -> Director {
         Director {
             silence,
@@ -133,10 +125,13 @@ impl Director {
             servers: BTreeMap::new(),
             clients: BTreeMap::new(),
             connections: BTreeMap::new(),
-            gone_clients: BTreeMap::new(),
+            gone_clients: GoneClients::default(),
             tables: BTreeMap::new(),
             by_name: BTreeMap::new(),
             lost: BTreeMap::new(),
+            complaints: BTreeMap::new(),
+            shunned: BTreeMap::new(),
+            looked: Duration::ZERO,
             next_table: 1,
             next_server: 1,
             next_client: 1,
@@ -154,7 +149,10 @@ impl Director {
                 Some(Who::Client(id)) => self.lose_client(*id, "its connection closed"),
                 None => {}
             },
-            Event::Tick => self.look_for_silence(now),
+            Event::Tick => {
+                self.look_for_silence(now);
+                self.weigh_complaints(now);
+            }
         }
         std::mem::take(&mut self.out)
     }
@@ -200,77 +198,9 @@ impl Director {
         }
     }
 
-    fn speaks(&mut self, from: Connection, version: u32, name: &str) -> bool {
-        if version == VERSION {
-            return true;
-        }
-        let who = format!("{name}, which wants to join,");
-        let error = TableError::OtherVersion { who, theirs: version, ours: VERSION };
-        self.say(error.to_string());
-        self.send(from, FromDirector::Unwelcome { error });
-        self.out.push(Action::Close(from));
-        false
-    }
-
-    fn join_server(&mut self, now: Duration, from: Connection, name: String, reach: Reach) {
-        let id = ServerId(self.next_server);
-        self.next_server += 1;
-        self.connections.insert(from, Who::Server(id));
-        self.send(from, FromDirector::WelcomeServer { id });
-        let server = FromDirector::Server { id, name: name.clone(), reach: reach.clone() };
-        self.send_all(&server);
-        self.say(format!("{id} ({name}) joined"));
-        let state = ServerState {
-            name,
-            reach,
-            connection: from,
-            heard: now,
-            is_leaving: false,
-            is_full: false,
-            n_bytes: 0,
-        };
-        self.servers.insert(id, state);
-        self.tell_everything(from);
-        self.place_all(&format!("{id} joined"));
-    }
-
-    fn join_client(&mut self, now: Duration, from: Connection, name: String) {
-        let id = ClientId(self.next_client);
-        self.next_client += 1;
-        self.connections.insert(from, Who::Client(id));
-        self.clients.insert(id, ClientState { name, connection: from, heard: now });
-        self.send(from, FromDirector::WelcomeClient { id });
-        self.tell_everything(from);
-    }
-
-    /// What one who comes must know: servers, tables that are placed, who holds what, who is gone.
-    fn tell_everything(&mut self, to: Connection) {
-        for (id, server) in &self.servers {
-            let (id, name, reach) = (*id, server.name.clone(), server.reach.clone());
-            let message = FromDirector::Server { id, name, reach };
-            self.out.push(Action::Send { to, message });
-        }
-        for (id, reason) in &self.gone_clients {
-            let message = FromDirector::ClientGone { id: *id, reason: reason.clone() };
-            self.out.push(Action::Send { to, message });
-        }
-        for table in self.tables.values().filter(|table| table.is_placed()) {
-            let message = FromDirector::Table(table.opened().clone());
-            self.out.push(Action::Send { to, message });
-            for (place, holding) in table.all() {
-                let message = FromDirector::Holds { place, holding: holding.clone() };
-                self.out.push(Action::Send { to, message });
-            }
-        }
-        for (place, error) in &self.lost {
-            let message = FromDirector::Lost { place: *place, error: error.clone() };
-            self.out.push(Action::Send { to, message });
-        }
-    }
-
     fn hear_server(&mut self, now: Duration, id: ServerId, message: ToDirector) {
         let Some(server) = self.servers.get_mut(&id) else { return };
-        server.heard = now;
+        server.arrivals.heard(now);
         match message {
             ToDirector::Beat { n_bytes } => {
                 server.n_bytes = n_bytes;
@@ -291,13 +221,15 @@ impl Director {
                 }
             }
             ToDirector::CannotHold { place, error } => self.cannot_hold(id, place, error),
+            ToDirector::CannotReach { server, reason } => self.complain(now, id, server, reason),
+            ToDirector::Reaches { server } => self.withdraw(id, server),
             _ => {}
         }
     }
 
     fn hear_client(&mut self, now: Duration, id: ClientId, message: ToDirector) {
         let Some(client) = self.clients.get_mut(&id) else { return };
-        client.heard = now;
+        client.arrivals.heard(now);
         let to = client.connection;
         match message {
             ToDirector::Beat { .. } => self.send(to, FromDirector::Alive),
@@ -318,7 +250,7 @@ impl Director {
         spec.check(name)?;
         if let Some(id) = self.by_name.get(name) {
             let Some(table) = self.tables.get(id) else { return Ok(()) };
-            holdings::check_same(table.opened(), &spec)?;
+            check_same(table.opened(), &spec)?;
             // One that is not placed yet is told when it is.
             if table.is_placed() {
                 let message = FromDirector::Table(table.opened().clone());
@@ -427,82 +359,6 @@ impl Director {
         self.send_all(&FromDirector::NotOpened { name, error: error.clone() });
     }
 
-    fn look_for_silence(&mut self, now: Duration) {
-        let is_silent = |heard: Duration| now.saturating_sub(heard) > self.silence;
-        let reason = format!("nothing was heard of it for {:.1} s", self.silence.as_secs_f64());
-        let servers: Vec<ServerId> = self
-            .servers
-            .iter()
-            .filter(|(_, server)| is_silent(server.heard))
-            .map(|(id, _)| *id)
-            .collect();
-        let clients: Vec<ClientId> = self
-            .clients
-            .iter()
-            .filter(|(_, client)| is_silent(client.heard))
-            .map(|(id, _)| *id)
-            .collect();
-        servers.into_iter().for_each(|id| self.lose_server(id, &reason));
-        clients.into_iter().for_each(|id| self.lose_client(id, &reason));
-    }
-
-    fn lose_server(&mut self, id: ServerId, reason: &str) {
-        let Some(server) = self.servers.remove(&id) else { return };
-        self.connections.remove(&server.connection);
-        self.out.push(Action::Close(server.connection));
-        let name = server.name;
-        self.say(format!("{id} ({name}) is lost: {reason}"));
-        for table in self.tables.values_mut() {
-            let opened = table.opened().clone();
-            for place in table.lose(id, &mut self.number) {
-                let error = TableError::LostShard {
-                    table: opened.name.clone(),
-                    shard: place.shard.0,
-                    server: format!("{id} ({name})"),
-                    replication: opened.spec.replication,
-                };
-                self.lost.insert(place, error);
-            }
-        }
-        let lost: Vec<(Place, TableError)> =
-            self.lost.iter().map(|(place, error)| (*place, error.clone())).collect();
-        for (place, error) in lost {
-            self.send_all(&FromDirector::Lost { place, error });
-        }
-        self.place_all(&format!("{id} is lost"));
-        self.send_all(&FromDirector::ServerGone { id, reason: reason.to_string() });
-    }
-
-    fn lose_client(&mut self, id: ClientId, reason: &str) {
-        let Some(client) = self.clients.remove(&id) else { return };
-        // It may be there still, and should know why it is sent away.
-        self.send(client.connection, FromDirector::ClientGone { id, reason: reason.to_string() });
-        self.connections.remove(&client.connection);
-        self.out.push(Action::Close(client.connection));
-        self.say(format!("{} ({id}) does not take part any more: {reason}", client.name));
-        self.gone_clients.insert(id, reason.to_string());
-        self.send_all(&FromDirector::ClientGone { id, reason: reason.to_string() });
-    }
-
-    /// Lets servers go that hold nothing any more and wanted to leave.
-    fn let_go(&mut self) {
-        let holds = |id: ServerId| self.tables.values().any(|table| table.is_held_by(id));
-        let free: Vec<ServerId> = self
-            .servers
-            .iter()
-            .filter(|(id, server)| server.is_leaving && !holds(**id))
-            .map(|(id, _)| *id)
-            .collect();
-        for id in free {
-            let Some(server) = self.servers.remove(&id) else { continue };
-            self.connections.remove(&server.connection);
-            self.send(server.connection, FromDirector::MayLeave);
-            self.out.push(Action::Close(server.connection));
-            self.say(format!("{id} ({}) holds nothing any more and leaves", server.name));
-            self.send_all(&FromDirector::ServerGone { id, reason: "it left".into() });
-        }
-    }
-
     fn send(&mut self, to: Connection, message: FromDirector) {
         self.out.push(Action::Send { to, message });
     }
@@ -516,3 +372,6 @@ impl Director {
         self.out.push(Action::Say(sentence));
     }
 }
+
+#[cfg(test)]
+mod tests;

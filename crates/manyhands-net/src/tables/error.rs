@@ -279,6 +279,16 @@ pub enum TableError {
         /// What.
         what: String,
     },
+    /// Two servers that are both there.
+    #[error("{from} cannot reach {to}: {reason}")]
+    Unreachable {
+        /// Who calls.
+        from: String,
+        /// Who is called.
+        to: String,
+        /// What was seen.
+        reason: String,
+    },
     /// No link could be made, or it failed.
     #[error("no link to {who}: {what}")]
     NoLink {

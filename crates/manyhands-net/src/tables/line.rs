@@ -23,7 +23,7 @@ const AHEAD: usize = 64 << 10;
 const TOGETHER: usize = 32 << 10;
 /// The first piece of memory for a long body; more is taken as bytes come.
 const FIRST: usize = 4 << 20;
-/// What may wait for one who does not read.
+/// What may wait for one who does not read, unless more is said to be usual.
 const MOST_UNSENT: usize = 4 << 30;
 
 /// Messages over a link. Nothing here waits.
@@ -31,6 +31,7 @@ pub(super) struct Line {
     link: Box<dyn Link>,
     outgoing: VecDeque<Outgoing>,
     n_unsent: usize,
+    most_unsent: usize,
     /// What has arrived and was not taken yet: `ahead[taken..filled]`.
     ahead: Vec<u8>,
     taken: usize,
@@ -61,6 +62,7 @@ impl Line {
             link,
             outgoing: VecDeque::new(),
             n_unsent: 0,
+            most_unsent: MOST_UNSENT,
             ahead: vec![0; AHEAD],
             taken: 0,
             filled: 0,
@@ -105,7 +107,16 @@ impl Line {
         }
         written?;
         self.n_unsent += n_bytes;
-        match self.n_unsent > MOST_UNSENT {
+        self.check_unsent()
+    }
+
+    /// So much may wait here without the other side being at fault.
+    pub(super) fn may_hold(&mut self, n_bytes: usize) {
+        self.most_unsent = n_bytes.max(MOST_UNSENT);
+    }
+
+    fn check_unsent(&self) -> Result<(), FramedError> {
+        match self.n_unsent > self.most_unsent {
             true => Err(FramedError::NotRead { n_bytes: self.n_unsent }),
             false => Ok(()),
         }
@@ -113,6 +124,7 @@ impl Line {
 
     /// Sends what there is room for. Whether anything moved.
     pub(super) fn push(&mut self) -> Result<bool, FramedError> {
+        self.check_unsent()?;
         let mut moved = false;
         while let Some(out) = self.outgoing.front_mut() {
             let n_text = out.text.len();
@@ -320,6 +332,23 @@ mod tests {
             drop(one);
             assert!(other.next::<(String, usize)>(&mut false).is_err());
         }
+    }
+
+    #[test]
+    fn one_who_does_not_read_is_left_when_too_much_waits() {
+        let (one, _other) = in_process::pair(64).unwrap();
+        let mut one = Line::new(Box::new(one));
+        one.most_unsent = 1000;
+        let body = || Some(Body::new(vec![0; 600]));
+        one.queue(&1, body()).unwrap();
+        one.push().unwrap();
+        assert!(matches!(one.queue(&2, body()), Err(FramedError::NotRead { .. })));
+        assert!(
+            matches!(one.push(), Err(FramedError::NotRead { .. })),
+            "also who queues and does not look finds it"
+        );
+        one.may_hold(MOST_UNSENT);
+        one.push().unwrap();
     }
 
     #[test]

@@ -2,13 +2,16 @@
 //!
 //! Everything is bounded before memory is taken for it, and what makes no sense is found before anything is done with it.
 
-use std::borrow::Cow;
+mod director;
+mod numbers;
+
+pub use director::{FromDirector, Holding, Opened, Reach, ToDirector};
+pub use numbers::{floats, keys, keys_and_values};
 
 use serde::{Deserialize, Serialize};
 
 use super::error::TableError;
-use super::identity::{ClientId, Place, ServerId, TableId, Term, Version};
-use super::spec::TableSpec;
+use super::identity::{ClientId, Place, ServerId, Term, Version};
 use super::traffic::rounding::Rounding;
 
 /// The version of what is said here. Both sides of a link must speak the same.
@@ -21,17 +24,6 @@ pub const MOST_BYTES: usize = 1 << 30;
 pub const PIECE: usize = 4 << 20;
 
 pub use super::body::Body;
-
-/// Where somebody is reached.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reach {
-    /// The machine.
-    pub host: String,
-    /// Addresses of its station.
-    pub addresses: Vec<String>,
-    /// What calls for it begin with.
-    pub door: String,
-}
 
 /// A float as its bits: JSON has no words for all of them.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,6 +69,9 @@ pub enum Operation {
         rate: Bits,
         /// The share of the batch.
         share: Bits,
+        /// Which grains it is of, where that is known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        turn: Option<TurnOf>,
         /// How keys and values are written.
         #[serde(default, skip_serializing_if = "Packing::is_plain")]
         packing: Packing,
@@ -123,8 +118,23 @@ pub enum Operation {
         /// Who.
         client: ClientId,
     },
-    /// Something that was refused: its number counts, nothing else.
-    Nothing,
+    /// Something that was refused: its number counts, and why it was, for an author who asks again. Said by the first holder.
+    Refused {
+        /// Why.
+        error: TableError,
+    },
+}
+
+/// Which grains a push is of, where grains may be done again by others: a shard counts each of them once. A turn is one push to a table, and the turns of a step
+/// lie one in the other or apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TurnOf {
+    /// The step.
+    pub step: u64,
+    /// The first grain and the end.
+    pub grains: [usize; 2],
+    /// Grains of the step.
+    pub n_grains: usize,
 }
 
 /// How keys and values are written beside a message, where not as they are.
@@ -393,187 +403,4 @@ pub enum FromServer {
     },
     /// To a first holder.
     Followed(Followed),
-}
-
-/// Who holds a shard.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Holding {
-    /// Counts the director's decisions: the greater is the newer.
-    pub number: u64,
-    /// Counts first holders.
-    pub term: Term,
-    /// Those that have everything that was acknowledged, the first first.
-    pub holders: Vec<ServerId>,
-    /// Those that are being filled.
-    pub filling: Vec<ServerId>,
-}
-
-impl Holding {
-    /// Who answers for it.
-    pub fn first(&self) -> Option<ServerId> {
-        self.holders.first().copied()
-    }
-}
-
-/// A table as the director tells of it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Opened {
-    /// Its number.
-    pub id: TableId,
-    /// Its name.
-    pub name: String,
-    /// What it is.
-    pub spec: TableSpec,
-}
-
-/// From a server or a client to the director.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ToDirector {
-    /// A server is there.
-    JoinAsServer {
-        /// What it speaks.
-        version: u32,
-        /// What people call it.
-        name: String,
-        /// Where it is reached.
-        reach: Reach,
-        /// Bytes that it may use for tables.
-        memory_limit: u64,
-    },
-    /// A client is there.
-    JoinAsClient {
-        /// What it speaks.
-        version: u32,
-        /// What people call it.
-        name: String,
-    },
-    /// It is alive.
-    Beat {
-        /// Bytes that a server uses for tables.
-        n_bytes: u64,
-    },
-    /// A client wants a table.
-    Open {
-        /// Its name.
-        name: String,
-        /// What it is.
-        spec: TableSpec,
-    },
-    /// A first holder: this one has everything now.
-    Complete {
-        /// Where.
-        place: Place,
-        /// The first holder's term.
-        term: Term,
-        /// Who.
-        server: ServerId,
-    },
-    /// A server cannot hold what it was given.
-    CannotHold {
-        /// Where.
-        place: Place,
-        /// Why.
-        error: TableError,
-    },
-    /// It wants to leave in an orderly way.
-    Leave,
-}
-
-/// From the director to a server or a client.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FromDirector {
-    /// To a server: this is who you are.
-    WelcomeServer {
-        /// Its number.
-        id: ServerId,
-    },
-    /// To a client: this is who you are.
-    WelcomeClient {
-        /// Its number.
-        id: ClientId,
-    },
-    /// It may not join.
-    Unwelcome {
-        /// Why.
-        error: TableError,
-    },
-    /// Where a server is reached, and what people call it.
-    Server {
-        /// Which.
-        id: ServerId,
-        /// Its name.
-        name: String,
-        /// Where.
-        reach: Reach,
-    },
-    /// A server is gone.
-    ServerGone {
-        /// Which.
-        id: ServerId,
-        /// Why.
-        reason: String,
-    },
-    /// A table is open.
-    Table(Opened),
-    /// A table cannot be opened.
-    NotOpened {
-        /// Its name.
-        name: String,
-        /// Why.
-        error: TableError,
-    },
-    /// Who holds a shard now.
-    Holds {
-        /// Which.
-        place: Place,
-        /// Who.
-        holding: Holding,
-    },
-    /// Nobody holds a shard any more.
-    Lost {
-        /// Which.
-        place: Place,
-        /// Why, for whoever asks for it.
-        error: TableError,
-    },
-    /// A client is gone, for good.
-    ClientGone {
-        /// Who.
-        id: ClientId,
-        /// Why.
-        reason: String,
-    },
-    /// Nothing of you is needed any more.
-    MayLeave,
-    /// The director is alive.
-    Alive,
-}
-
-/// Bytes as floats; copied where they do not lie as floats must.
-pub fn floats(bytes: &[u8]) -> Cow<'_, [f32]> {
-    match bytemuck::try_cast_slice(bytes) {
-        Ok(floats) => Cow::Borrowed(floats),
-        Err(_) => {
-            Cow::Owned(bytes.as_chunks().0.iter().map(|it| f32::from_le_bytes(*it)).collect())
-        }
-    }
-}
-
-/// Bytes as keys; copied where they do not lie as keys must.
-pub fn keys(bytes: &[u8]) -> Cow<'_, [u64]> {
-    match bytemuck::try_cast_slice(bytes) {
-        Ok(keys) => Cow::Borrowed(keys),
-        Err(_) => {
-            Cow::Owned(bytes.as_chunks().0.iter().map(|it| u64::from_le_bytes(*it)).collect())
-        }
-    }
-}
-
-/// Keys and the values after them, where the lengths fit.
-pub fn keys_and_values(bytes: &[u8], n: u64, width: usize) -> Option<(&[u8], &[u8])> {
-    let n_keys = usize::try_from(n).ok()?.checked_mul(8)?;
-    let n_values = usize::try_from(n).ok()?.checked_mul(width)?.checked_mul(4)?;
-    (n_keys.checked_add(n_values)? == bytes.len()).then(|| bytes.split_at(n_keys))
 }

@@ -33,3 +33,4 @@ mod digest;
 mod key_lists;
 mod line;
 mod packing;
+mod reaching;

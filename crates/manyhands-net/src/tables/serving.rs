@@ -1,20 +1,29 @@
 //! A server of tables on links: one thread with a door, a link to the director, links of clients and other servers.
 
+mod joining;
+mod link;
+mod settings;
+
+pub use settings::{ServerSettings, free_memory};
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use joining::join;
+use link::{Came, Link, Peer, interest};
+
 use super::calls::{Bell, Calls};
 use super::client::pump;
 use super::error::TableError;
 use super::history::{HistoryWriter, Record};
-use super::identity::{ClientId, ServerId};
+use super::identity::ServerId;
 use super::line::Line;
 use super::message::{Body, FromDirector, FromServer, Reach, ToDirector, ToServer, VERSION, Who};
 use super::network::Network;
-use super::rules::Rules;
+use super::reaching::Reaching;
 use super::server::{Action, Event, Server};
 use crate::host::random_number;
 use crate::transport::wait::{Interest, Waiting};
@@ -25,46 +34,10 @@ const BEAT: Duration = Duration::from_millis(200);
 const CALL_AGAIN: Duration = Duration::from_millis(20);
 /// How long what was said last may take to leave.
 const LINGER: Duration = Duration::from_millis(500);
+/// A copy that is waited for and on whose link nothing moves for so long is called again: what cut it off may have left its link in a state in which it carries nothing.
+const STALLED: Duration = Duration::from_secs(5);
 /// The most links of clients and other servers.
 const MOST_LINKS: usize = 4096;
-
-/// What a server needs to know.
-pub struct ServerSettings {
-    /// What people call it.
-    pub name: String,
-    /// Where the director is reached.
-    pub director: Reach,
-    /// The rules that it knows.
-    pub rules: Rules,
-    /// Bytes that it may use for tables.
-    pub memory_limit: u64,
-    /// How long joining may take.
-    pub deadline: Duration,
-    /// Where it writes at the end how its shards stand.
-    pub history: Option<HistoryWriter>,
-}
-
-impl ServerSettings {
-    /// A server with the built-in rules, which may use four fifths of the memory that the machine has free now.
-    pub fn new(name: impl Into<String>, director: Reach) -> ServerSettings {
-        ServerSettings {
-            name: name.into(),
-            director,
-            rules: Rules::with_built_in(),
-            memory_limit: free_memory().map_or(u64::MAX, |free| free / 5 * 4),
-            deadline: Duration::from_secs(60),
-            history: None,
-        }
-    }
-}
-
-/// Bytes that this machine can give without swapping, as far as it says so.
-pub fn free_memory() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
-    let kilobytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
-    Some(kilobytes * 1024)
-}
 
 /// A server that runs in a thread until it is dropped, sent away, or loses its director.
 pub struct ServerProcess {
@@ -109,12 +82,13 @@ impl ServerProcess {
             name: settings.name,
             server: Server::new(id, settings.rules, settings.memory_limit),
             calls,
-            links: vec![Some(Link { peer: Peer::Director, line: director })],
+            links: vec![Some(Link::new(Peer::Director, director))],
             reaches: BTreeMap::new(),
             wanted: BTreeMap::new(),
             waiting: Waiting::new(),
             next_beat: Instant::now(),
             next_call: BTreeMap::new(),
+            reaching: Reaching::default(),
             history: settings.history.map(|history| history.of(&settings.director)),
             is_over: None,
             has_asked_to_leave: false,
@@ -160,96 +134,6 @@ impl Drop for ServerProcess {
     }
 }
 
-/// Calls the director and joins.
-fn join(
-    network: &dyn Network,
-    settings: &ServerSettings,
-    reach: Reach,
-    until: Instant,
-) -> Result<(Line, ServerId), TableError> {
-    let failed = |what: String| TableError::NoLink { who: "the director".into(), what };
-    let link = loop {
-        match network.call(&settings.director, until, &|| false) {
-            Ok(link) => break link,
-            Err(error) if Instant::now() + CALL_AGAIN > until => {
-                return Err(failed(error.to_string()));
-            }
-            Err(_) => std::thread::sleep(CALL_AGAIN),
-        }
-    };
-    let mut lines = [Some(Line::new(link))];
-    let hello = ToDirector::JoinAsServer {
-        version: VERSION,
-        name: settings.name.clone(),
-        reach,
-        memory_limit: settings.memory_limit,
-    };
-    if let [Some(line)] = &mut lines {
-        line.queue(&hello, None).map_err(|error| failed(error.to_string()))?;
-    }
-    let mut waiting = Waiting::new();
-    while Instant::now() < until {
-        let [Some(line)] = &mut lines else { break };
-        line.push().map_err(|error| failed(error.to_string()))?;
-        match line.next::<FromDirector>(&mut false).map_err(|error| failed(error.to_string()))? {
-            Some((FromDirector::WelcomeServer { id }, _)) => {
-                let [Some(line)] = lines else { break };
-                return Ok((line, id));
-            }
-            Some((FromDirector::Unwelcome { error }, _)) => return Err(error),
-            Some(_) => {}
-            None => {
-                let interest = line.interest();
-                let _ = waiting.wait(&mut lines, |_| interest, None, until);
-            }
-        }
-    }
-    Err(TableError::Deadline {
-        what: "joining as a server".into(),
-        waits_for: "the director has not answered".into(),
-        after: settings.deadline,
-    })
-}
-
-/// Who is at the other end of a link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Peer {
-    Director,
-    /// It has called and not said who it is.
-    Unknown,
-    Client(ClientId),
-    /// A first holder that made the link.
-    First(ServerId),
-    /// A copy that this server called.
-    Copy(ServerId),
-}
-
-struct Link {
-    peer: Peer,
-    line: Line,
-}
-
-impl std::ops::Deref for Link {
-    type Target = dyn crate::transport::Link;
-
-    fn deref(&self) -> &Self::Target {
-        &*self.line
-    }
-}
-
-impl std::ops::DerefMut for Link {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut *self.line
-    }
-}
-
-/// What came on a link.
-enum Came {
-    Asked(ToServer, Option<Body>),
-    Answered(FromServer),
-    Directed(FromDirector),
-}
-
 struct Serving {
     shared: Arc<Shared>,
     start: Instant,
@@ -264,6 +148,7 @@ struct Serving {
     waiting: Waiting,
     next_beat: Instant,
     next_call: BTreeMap<ServerId, Instant>,
+    reaching: Reaching,
     history: Option<HistoryWriter>,
     is_over: Option<Result<(), TableError>>,
     has_asked_to_leave: bool,
@@ -329,23 +214,30 @@ impl Serving {
     fn take_calls(&mut self) {
         while let Some(link) = self.calls.next_incoming() {
             if self.links.iter().flatten().count() < MOST_LINKS {
-                self.add_link(Link { peer: Peer::Unknown, line: Line::new(link) });
+                self.add_link(Link::new(Peer::Unknown, Line::new(link)));
             }
         }
         while let Some((server, called)) = self.calls.next_called() {
             let who = Who::Server(self.server.id());
             let hello = ToServer::Hello { version: VERSION, who, name: self.name.clone() };
-            let line = called.ok().and_then(|link| {
+            let line = called.and_then(|link| {
                 let mut line = Line::new(link);
-                line.queue(&hello, None).ok()?;
-                Some(line)
+                line.queue(&hello, None).map_err(|error| error.to_string())?;
+                Ok(line)
             });
             match line {
-                Some(line) if self.wanted.contains_key(&server) => {
-                    self.add_link(Link { peer: Peer::Copy(server), line });
+                _ if !self.wanted.contains_key(&server) => {}
+                Ok(line) => {
+                    self.add_link(Link::new(Peer::Copy(server), line));
                     self.handle(Event::Linked(server));
                 }
-                _ => self.call_later(server),
+                Err(reason) => {
+                    if self.reaching.failed(server, Instant::now()) {
+                        let message = ToDirector::CannotReach { server, reason };
+                        self.perform(vec![Action::ToDirector(message)]);
+                    }
+                    self.call_later(server);
+                }
             }
         }
     }
@@ -370,6 +262,7 @@ impl Serving {
         let Some(is_called) = self.wanted.get_mut(&server) else { return };
         let Some(reach) = self.reaches.get(&server) else { return };
         if !std::mem::replace(is_called, true) {
+            self.reaching.tries(server, Instant::now());
             self.calls.call(server, reach.clone());
         }
     }
@@ -389,16 +282,34 @@ impl Serving {
         }
         if now >= self.next_beat {
             self.next_beat = now + BEAT;
+            self.look_for_stalled(now);
             self.handle(Event::Tick);
             let n_bytes = self.server.n_bytes();
+            // Somebody who wants all of it, and is filled with it, is not at fault.
+            let usual = usize::try_from(n_bytes.saturating_mul(2)).unwrap_or(usize::MAX);
+            self.links.iter_mut().flatten().for_each(|link| link.line.may_hold(usual));
             self.shared.n_bytes.store(n_bytes, Ordering::Relaxed);
             self.perform(vec![Action::ToDirector(ToDirector::Beat { n_bytes })]);
+        }
+    }
+
+    /// Leaves links to copies that are waited for and say nothing.
+    fn look_for_stalled(&mut self, now: Instant) {
+        for place in 0..self.links.len() {
+            let Some(Link { peer: Peer::Copy(server), moved, .. }) = self.links[place] else {
+                continue;
+            };
+            if now >= moved + STALLED && self.server.waits_for(server) {
+                self.reaching.tries(server, moved);
+                self.lost(place, "it did not answer".to_string());
+            }
         }
     }
 
     /// Moves what moves on one link. Whether anything did.
     fn pump(&mut self, place: usize) -> bool {
         let Some(link) = self.links[place].as_mut() else { return false };
+        let peer = link.peer;
         let mut came = Vec::new();
         let pumped = match link.peer {
             Peer::Director => pump(&mut link.line, |message, _| came.push(Came::Directed(message))),
@@ -407,6 +318,14 @@ impl Serving {
                 pump(&mut link.line, |message, body| came.push(Came::Asked(message, body)))
             }
         };
+        if let Ok(true) = pumped {
+            link.moved = Instant::now();
+        }
+        if let (Peer::Copy(server), false) = (peer, came.is_empty())
+            && self.reaching.reached(server)
+        {
+            self.perform(vec![Action::ToDirector(ToDirector::Reaches { server })]);
+        }
         for came in came {
             self.came(place, came);
         }
@@ -474,6 +393,9 @@ impl Serving {
             self.reaches.insert(*id, reach.clone());
             self.call(*id);
         }
+        if let FromDirector::Unwelcome { error } = &message {
+            self.is_over.get_or_insert(Err(error.clone()));
+        }
         self.handle(Event::FromDirector(message));
     }
 
@@ -516,6 +438,7 @@ impl Serving {
                 Action::Unlink(server) => {
                     self.wanted.remove(&server);
                     self.next_call.remove(&server);
+                    self.reaching.reached(server);
                     self.reaches.remove(&server);
                     self.handle(Event::Unlinked(server));
                     for link in &mut self.links {
@@ -538,8 +461,4 @@ impl Serving {
             let _ = link.line.queue(message, body);
         }
     }
-}
-
-fn interest(link: &Option<Link>) -> Interest {
-    link.as_ref().map_or(Interest::Nothing, |link| link.line.interest())
 }

@@ -23,6 +23,8 @@ mod log;
 mod offer;
 #[path = "../../../../fuzz/bodies/shards.rs"]
 mod shards;
+#[path = "../../../../fuzz/bodies/tables.rs"]
+mod tables;
 #[path = "../../../../fuzz/bodies/traffic.rs"]
 mod traffic;
 
@@ -68,6 +70,11 @@ fn the_log_of_a_coordinator() {
 fn snapshots_of_shards() {
     assert!(shards::seeds().iter().all(|seed| shards::takes(seed)));
     check(shards::body, &shards::seeds(), 20_000, 64 << 10);
+}
+
+#[test]
+fn messages_of_tables() {
+    check(tables::body, &tables::seeds(), 10_000, 4 << 20);
 }
 
 #[test]

@@ -9,4 +9,5 @@ mod real;
 mod script;
 mod simulation;
 mod traffic;
+mod walls;
 mod world;

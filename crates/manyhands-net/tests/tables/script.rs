@@ -284,6 +284,7 @@ impl Script {
             clock,
             rate: 1.0.into(),
             share: 1.0.into(),
+            turn: None,
             packing: Packing::default(),
         });
     }

@@ -48,8 +48,9 @@ fn drawn(chance: &mut Chance, seed: u64) -> Plan {
     };
     let n_shards = Some(chance.between(1, 4) as usize);
     let traffic = drawn_traffic(chance, consistency);
+    let replication = if chance.once_in(3) { 3 } else { 2 };
     Plan {
-        spec: TableSpec { consistency, replication: 2, n_shards, traffic, ..shape },
+        spec: TableSpec { consistency, replication, n_shards, traffic, ..shape },
         keys,
         n_rounds: chance.between(2, 10),
         n_grains: chance.between(3, 9) as usize,
@@ -81,7 +82,7 @@ fn drawn_traffic(chance: &mut Chance, consistency: Consistency) -> TrafficSpec {
 pub(crate) fn run(seed: u64, is_traced: bool) -> Outcome {
     let mut chance = Chance::new(seed);
     let plan = Arc::new(drawn(&mut chance, seed));
-    let n_servers = chance.between(2, 4) as usize;
+    let n_servers = chance.between(2, 7) as usize;
     let mut world = World::new(chance, n_servers, is_traced);
     (0..n_servers).for_each(|_| world.add_server());
     for idx in 0..plan.n_clients {

@@ -24,6 +24,8 @@ pub(crate) type Time = u64;
 pub(crate) const MS: Time = 1000;
 pub(crate) const SECOND: Time = 1000 * MS;
 const BEAT: Time = 200 * MS;
+/// How often the director looks who is silent.
+const LOOK: Time = 100 * MS;
 const SILENCE: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -126,7 +128,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(chance: Chance, n_servers: usize, is_traced: bool) -> World {
-        World {
+        let mut world = World {
             now: 0,
             chance,
             queue: BinaryHeap::new(),
@@ -148,7 +150,9 @@ impl World {
             dead_clients: Vec::new(),
             faults_end: 0,
             may_lose: false,
-        }
+        };
+        world.at(LOOK, Happening::Tick { node: Node::Director, life: 0 });
+        world
     }
 
     pub(crate) fn add_server(&mut self) {
@@ -593,7 +597,10 @@ impl World {
                 }
                 self.at(self.now + BEAT, Happening::Tick { node, life });
             }
-            Node::Director => {}
+            Node::Director => {
+                self.tell_director(director::Event::Tick);
+                self.at(self.now + LOOK, Happening::Tick { node, life });
+            }
         }
     }
 

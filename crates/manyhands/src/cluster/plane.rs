@@ -3,6 +3,7 @@
 //! The position (how many steps the state has behind it) moves in one place, [`Plane::commit`], under the gate that the follower holds while it
 //! handles what the coordinator says: either the coordinator hears of the step, or the step is not taken.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,6 +36,8 @@ const MEETING: Duration = Duration::from_secs(20);
 /// How long a member that has a core for itself waits for others before it sleeps: they come together within fractions of a millisecond, and meanwhile the core is offered to
 /// others. Against 50 us, two processes on an MLP were between 2 % slower and 6 % faster in four interleaved rounds on a noisy machine.
 const AWAKE: Duration = Duration::from_millis(1);
+/// How long the driver may take to hear that parameters are lost.
+const TELLING: Duration = Duration::from_secs(5);
 /// After so many steps the members look at their speeds again.
 pub(super) const REBALANCE_EVERY: u64 = 32;
 /// How often a member tells who holds it up.
@@ -47,6 +50,8 @@ pub(super) const AHEAD: u64 = 2;
 /// A worker's data plane.
 pub(super) struct Plane<'a> {
     station: Arc<Station>,
+    /// What others are told instead of "all addresses".
+    public: Option<IpAddr>,
     threads: usize,
     pub(super) follower: &'a Follower<Event>,
     /// The job at hand: its driver, its programs on the device.
@@ -65,7 +70,7 @@ pub(super) struct Plane<'a> {
 
 impl<'a> Plane<'a> {
     pub(super) fn new(
-        station: Arc<Station>,
+        (station, public): (Arc<Station>, Option<IpAddr>),
         threads: usize,
         follower: &'a Follower<Event>,
         (name, watcher): (String, Watcher),
@@ -73,6 +78,7 @@ impl<'a> Plane<'a> {
     ) -> Plane<'a> {
         Plane {
             station,
+            public,
             threads,
             follower,
             job: None,
@@ -83,6 +89,12 @@ impl<'a> Plane<'a> {
             opened: None,
             padding: Padding::from_environment(),
         }
+    }
+
+    /// Servers that this worker hosts leave. Whether there were any.
+    pub(super) fn leave_as_server(&mut self) -> bool {
+        let table = self.job.as_mut().and_then(|job| job.table.as_mut());
+        table.is_some_and(TableAtHand::leave_as_server)
     }
 
     /// Gives up the state.
@@ -143,7 +155,10 @@ impl<'a> Plane<'a> {
             Halt::Parameters(reason) => {
                 if let Some(job) = &mut self.job {
                     let lost = FromWorker::LostParameters { reason };
-                    let told = job.driver.say(&lost, &[]).and_then(|()| job.driver.push());
+                    let never = AtomicBool::new(false);
+                    let until = until(&never, Some(Instant::now() + TELLING));
+                    let told = job.driver.say(&lost, &[]);
+                    let told = told.and_then(|()| job.driver.await_sent(&until));
                     job.driver_is_lost = told.is_err();
                 }
             }
@@ -186,7 +201,8 @@ impl<'a> Plane<'a> {
                 let table = programs.table.take();
                 let lends = self.station.shares_memory() && is_on_one_machine(go);
                 let mut job = JobAtHand::new(go.job, own, driver, programs, (self.threads, lends))?;
-                job.table = table.map(|of| TableAtHand::new(of, &self.station, &self.name));
+                let at = (&self.station, self.public);
+                job.table = table.map(|of| TableAtHand::new(of, at, &self.name));
                 job.reading = offer.and_then(|offer| Reading::begin(offer, go, &self.data, opened));
                 self.job = Some(JobAtHand { watcher: self.watcher.clone(), ..job });
             }

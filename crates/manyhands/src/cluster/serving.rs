@@ -14,6 +14,7 @@ use manyhands_net::station::Station;
 use manyhands_net::transport::Link;
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::servers::refuse_servers;
 use super::table::{Connected, Shared};
 use super::talk::{Talk, TalkError, Until};
 use super::words::{FromDriver, FromWorker, Programs, StepInputs, heads, tensors};
@@ -34,6 +35,9 @@ pub(super) fn accept(shared: &Arc<Shared>, station: &Station) {
     let mut threads = Vec::new();
     let mut number = 0;
     while !shared.stop.load(Ordering::SeqCst) {
+        if shared.programs.table.is_none() {
+            refuse_servers(station, &shared.stop);
+        }
         let Some((key, link)) = station.next_call("driver/", LOOK_UP) else { continue };
         let name = key.splitn(3, '/').nth(2).unwrap_or_default().to_string();
         let Ok(link) = link else { continue };
@@ -284,7 +288,8 @@ impl Serving<'_> {
     fn ask_to_serve(&mut self) -> Result<(), TalkError> {
         let mut table = self.shared.table();
         let is_asked = self.asked_to_serve.is_some_and(|asked| asked.elapsed() < TO_SERVE);
-        if is_asked || table.n_servers_wanted == 0 {
+        // One that is about to leave is not asked.
+        if is_asked || table.n_servers_wanted == 0 || !table.is_of_view(self.number) {
             return Ok(());
         }
         self.asked_to_serve = Some(Instant::now());

@@ -122,3 +122,88 @@ impl Table {
         self.done = self.done.max(oldest.map_or(self.submitted, |oldest| oldest - 1));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turns(drift: Drift) -> Turns {
+        let mut turns = Turns::new(drift);
+        (1..=2).for_each(|number| turns.join(number, 1));
+        turns.submit(1, 8);
+        turns
+    }
+
+    /// What a worker is given, with the round.
+    fn given(turns: &mut Turns, number: u64) -> Option<(u64, u64, std::ops::Range<usize>)> {
+        match turns.message_for(number)? {
+            FromDriver::Turn { round, step, grains, .. } => Some((round, step, grains)),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn each_worker_is_told_its_turn_once() {
+        let mut turns = turns(Drift::Bounded(1));
+        assert_eq!(given(&mut turns, 1), Some((1, 1, 0..4)));
+        assert_eq!(given(&mut turns, 2), Some((1, 1, 4..8)));
+        assert_eq!(given(&mut turns, 1), None);
+        assert_eq!(given(&mut turns, 3), None, "nobody of that number is there");
+    }
+
+    #[test]
+    fn what_was_not_done_is_given_again_with_the_same_grains() {
+        for drift in [Drift::Bounded(1), Drift::Unbounded] {
+            let mut turns = turns(drift);
+            let first = given(&mut turns, 1).unwrap();
+            let second = given(&mut turns, 2).unwrap();
+            // Both are lost, and three others come: what servers may have of these turns must not be cut anew.
+            (1..=2).for_each(|number| turns.lose(number));
+            (3..=5).for_each(|number| turns.join(number, 1));
+            let mut again: Vec<_> =
+                (3..=5).filter_map(|number| given(&mut turns, number)).collect();
+            again.sort_by_key(|(.., grains)| grains.start);
+            for (.., grains) in &again {
+                let within = |turn: &(u64, u64, std::ops::Range<usize>)| {
+                    turn.2.start <= grains.start && grains.end <= turn.2.end
+                };
+                assert!(within(&first) || within(&second), "{drift:?}: {grains:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_worker_that_asks_anew_is_in_another_round() {
+        let mut table =
+            Table { turns: Some(turns(Drift::Bounded(1))), submitted: 1, ..Table::default() };
+        let of = |table: &mut Table| given(table.turns.as_mut().unwrap(), 1);
+        assert_eq!(of(&mut table), Some((1, 1, 0..4)));
+        table.turns.as_mut().unwrap().join(1, 2);
+        assert_eq!(of(&mut table), Some((2, 1, 0..4)));
+        let loss = Loss::new(1, Some(0.5));
+        table.turn_done(1, 1, loss, 0.1);
+        assert!(
+            table.turns.as_ref().unwrap().dispatcher.is_busy(WorkerNumber(1)),
+            "of a round before"
+        );
+        table.turn_done(1, 2, loss, 0.1);
+        assert!(!table.turns.as_ref().unwrap().dispatcher.is_busy(WorkerNumber(1)));
+        assert_eq!(table.done, 0);
+        given(table.turns.as_mut().unwrap(), 2).unwrap();
+        table.turn_done(2, 1, Loss::new(1, Some(1.5)), 0.1);
+        assert_eq!((table.done, table.losses[&1]), (1, 1.0));
+    }
+
+    #[test]
+    fn one_without_a_turn_is_moved_on_once() {
+        let mut turns = Turns::new(Drift::Bounded(4));
+        (1..=2).for_each(|number| turns.join(number, 1));
+        // One grain for two workers: the second has none.
+        (1..=3).for_each(|step| turns.submit(step, 1));
+        let busy = (1..=2).find(|number| given(&mut turns, *number).is_some()).unwrap();
+        let idle = 3 - busy;
+        let moved = turns.message_for(idle);
+        assert!(matches!(moved, Some(FromDriver::Advance { .. }) | None), "{moved:?}");
+        assert!(turns.message_for(idle).is_none());
+    }
+}

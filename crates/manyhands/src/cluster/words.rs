@@ -105,6 +105,8 @@ pub(super) enum FromDriver {
     Advance { step: u64 },
     /// To a server: this is where the director of the job's tables is.
     Director(Reach),
+    /// To a server: the job has no tables.
+    NoServers,
 }
 
 /// The programs of a job.
@@ -235,7 +237,7 @@ impl Checked for FromDriver {
                 check_grains(grains)
             }
             FromDriver::State { steps, .. } | FromDriver::GiveState { steps } => check_step(*steps),
-            FromDriver::BeServer | FromDriver::Director(_) => Ok(()),
+            FromDriver::BeServer | FromDriver::Director(_) | FromDriver::NoServers => Ok(()),
             FromDriver::Advance { step } => check_step(*step),
             FromDriver::Turn { step, grains, n_grains, .. } => {
                 check_step(*step)?;

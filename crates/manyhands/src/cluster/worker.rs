@@ -108,12 +108,17 @@ pub fn run_worker(
         let _ = sender.send(command);
     })?;
     let watched = (name, settings.watcher);
-    let plane = Plane::new(station, threads, &follower, watched, settings.data);
-    work(plane, &commands, &follower, &settings.drain, &*say)
+    let mut plane = Plane::new((station, public), threads, &follower, watched, settings.data);
+    let worked = work(&mut plane, &commands, &follower, &settings.drain, &*say);
+    // Parameters that it holds in place of a server move first.
+    if plane.leave_as_server() {
+        say("the parameters that it held are with others");
+    }
+    worked
 }
 
 fn work(
-    mut plane: Plane<'_>,
+    plane: &mut Plane<'_>,
     commands: &Receiver<Command>,
     follower: &Follower<Event>,
     drain: &AtomicBool,

@@ -48,6 +48,22 @@ pub(super) fn open(
     Ok(Reader::new(schema, in_order(move || pieces.next_piece(), options.n_threads)))
 }
 
+/// Parses a whole libsvm file. How many rows it has. For fuzzing; what is read is dropped.
+#[doc(hidden)]
+pub fn parse_libsvm(bytes: &[u8], hash_bits: Option<u32>) -> Result<usize, ReadError> {
+    let pairs = bytes.split(|&byte| byte == b'\n').map(parse::count_pairs);
+    let most = pairs.max().unwrap_or(0).max(1);
+    let fields: Vec<Field> = [LABEL, INDICES, VALUES]
+        .iter()
+        .enumerate()
+        .map(|(idx, name)| field(name, idx, most))
+        .collect();
+    let schema = Arc::new(Schema::new(fields));
+    let layout = Layout { columns: vec![0, 1, 2], most, hash_bits, schema };
+    let file: Arc<Path> = Path::new("bytes").into();
+    Ok(parse::parse(bytes, &layout, &file)?.rows.num_rows())
+}
+
 fn field(name: &str, idx: usize, most: usize) -> Field {
     let list = |element: DataType| {
         let item = Arc::new(Field::new("item", element, true));

@@ -348,6 +348,32 @@ impl Client {
         let Some((place, shard)) = waited else {
             return said.unwrap_or_else(|| "nothing was sent".into());
         };
+        self.waits_at(*place, shard, said)
+    }
+
+    /// Why what was pushed is not acknowledged, in words.
+    pub fn why_not_acknowledged(&self) -> String {
+        let waited = self.shards.iter().find(|(_, shard)| shard.has_unacknowledged());
+        let n = self.n_unacknowledged;
+        match waited {
+            Some((place, shard)) => {
+                let waits = self.waits_at(*place, shard, None);
+                format!("{n} bytes that were pushed are not acknowledged, and {waits}")
+            }
+            None => "nothing was sent".into(),
+        }
+    }
+
+    /// Why a table is not open, in words.
+    pub fn why_not_open(&self, name: &str) -> String {
+        let n = self.servers.len();
+        match self.tables.values().any(|opened| opened.name == name) {
+            true => format!("not all of its shards are placed on the {n} servers that are there"),
+            false => format!("the director has not placed it; {n} servers are there"),
+        }
+    }
+
+    fn waits_at(&self, place: Place, shard: &ShardView, said: Option<String>) -> String {
         let Some(server) = shard.holding.first() else {
             return format!("nobody holds {place}");
         };

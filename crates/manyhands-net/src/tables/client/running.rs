@@ -10,6 +10,7 @@ use super::tables::ClientSettings;
 use super::ticket::Ticket;
 use super::{Action, Client, Event, Outcome, ReadResult, Request, TicketId};
 use crate::tables::calls::{Bell, Calls};
+use crate::tables::director::check_same;
 use crate::tables::error::TableError;
 use crate::tables::history::HistoryWriter;
 use crate::tables::identity::{ClientId, ServerId, TableId};
@@ -185,17 +186,26 @@ impl Shared {
         let opened = self.until(&what, self.deadline, |state| {
             let found = state.client.table(name)?;
             Some(found.cloned())
-        })??;
-        match opened.spec == *spec {
-            true => Ok(opened),
-            // Others opened it: what differs is in the director's answer, which may come later.
-            false => {
-                let refused = self.until(&what, self.deadline, |state| {
-                    state.client.table(name).and_then(Result::err)
-                });
-                Err(refused?)
+        });
+        let opened = self.waited(opened, |client| client.why_not_open(name))??;
+        // Others may have opened it.
+        check_same(&opened, spec)?;
+        Ok(opened)
+    }
+
+    /// Says in an error of a wait what was waited for.
+    fn waited<T>(
+        &self,
+        outcome: Result<T, TableError>,
+        waits_for: impl FnOnce(&Client) -> String,
+    ) -> Result<T, TableError> {
+        outcome.map_err(|error| match error {
+            TableError::Deadline { what, after, .. } => {
+                let waits_for = waits_for(&self.core.lock().client);
+                TableError::Deadline { what, waits_for, after }
             }
-        }
+            error => error,
+        })
     }
 
     pub(super) fn submit(
@@ -210,7 +220,9 @@ impl Shared {
     /// Waits until not too much is underway.
     pub(super) fn await_room(&self, what: &str) -> Result<(), TableError> {
         let n_bytes = |state: &mut State| state.client.n_unacknowledged();
-        self.until_or(what, |state| (n_bytes(state) < WINDOW).then_some(()))
+        let room =
+            self.until(what, self.deadline, |state| (n_bytes(state) < WINDOW).then_some(()));
+        self.waited(room, Client::why_not_acknowledged)
     }
 
     /// Asks for several things, however much is underway: for what cannot be taken back once it is written.
@@ -224,21 +236,6 @@ impl Shared {
         };
         self.core.bell.ring();
         Ticket::new(Arc::clone(self), id, what)
-    }
-
-    fn until_or<T>(
-        &self,
-        what: &str,
-        is_so: impl FnMut(&mut State) -> Option<T>,
-    ) -> Result<T, TableError> {
-        self.until(what, self.deadline, is_so).map_err(|error| match error {
-            TableError::Deadline { what, after, .. } => TableError::Deadline {
-                what,
-                waits_for: format!("{WINDOW} bytes that were pushed before are not acknowledged"),
-                after,
-            },
-            error => error,
-        })
     }
 
     pub(super) fn wait(
@@ -318,7 +315,8 @@ impl Shared {
 
     pub(super) fn flush(&self) -> Result<(), TableError> {
         let done = |state: &mut State| (state.client.n_unacknowledged() == 0).then_some(());
-        self.until_or("a flush", done)?;
+        let done = self.until("a flush", self.deadline, done);
+        self.waited(done, Client::why_not_acknowledged)?;
         match self.core.lock().client.take_unheard() {
             Some(error) => Err(error),
             None => Ok(()),

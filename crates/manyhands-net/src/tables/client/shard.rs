@@ -100,6 +100,10 @@ impl ShardView {
         ids
     }
 
+    pub(super) fn has_unacknowledged(&self) -> bool {
+        !self.unacknowledged.is_empty()
+    }
+
     pub(super) fn is_waited_for(&self, ticket: TicketId) -> bool {
         self.unacknowledged.iter().any(|sent| sent.waiting.ticket == ticket)
             || self.reads.values().any(|read| read.waiting.ticket == ticket)

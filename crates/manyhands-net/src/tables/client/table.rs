@@ -12,7 +12,7 @@ use super::{Outcome, Request};
 use crate::tables::body;
 use crate::tables::error::TableError;
 use crate::tables::identity::{Place, ShardId};
-use crate::tables::message::{Body, Opened, Operation, PIECE, Packing, Until, Wanted};
+use crate::tables::message::{Body, Opened, Operation, PIECE, Packing, TurnOf, Until, Wanted};
 use crate::tables::server::kept::find_not_finite;
 use crate::tables::spec::{Consistency, Cut, MOST_STALENESS, TableSpec};
 use crate::tables::traffic::{SavedByFilter, TrafficError};
@@ -24,11 +24,13 @@ pub struct PushSettings {
     pub rate: f32,
     /// The share of the batch that the push stands for.
     pub share: f32,
+    /// Which grains it is of, where the same grains may be pushed again, by this worker or another: they count once.
+    pub turn: Option<TurnOf>,
 }
 
 impl Default for PushSettings {
     fn default() -> PushSettings {
-        PushSettings { rate: 1.0, share: 1.0 }
+        PushSettings { rate: 1.0, share: 1.0, turn: None }
     }
 }
 
@@ -78,7 +80,7 @@ fn push_at(clock: u64, settings: PushSettings) -> impl Fn(u64, u64) -> Operation
     let (rate, share) = (settings.rate.into(), settings.share.into());
     move |first, n| {
         let packing = Packing::default();
-        Operation::Push { first, n, clock, rate, share, packing }
+        Operation::Push { first, n, clock, rate, share, turn: settings.turn, packing }
     }
 }
 
@@ -171,7 +173,8 @@ impl Table {
     ) -> Result<Vec<Request>, TableError> {
         let mut requests = Vec::new();
         for push in going {
-            let operation = push_at(self.now(), settings);
+            // It is of several turns, so that none of them can be told to be there.
+            let operation = push_at(self.now(), PushSettings { turn: None, ..settings });
             requests.extend(self.requests(&push.keys(), &push.values, operation)?);
         }
         Ok(requests)

@@ -59,6 +59,28 @@ impl TableHoldings {
         self.holdings.iter().any(holds)
     }
 
+    /// Whether it holds a shard that nobody else has all of.
+    pub(super) fn is_held_alone_by(&self, server: ServerId) -> bool {
+        self.holdings.iter().any(|holding| holding.holders == [server])
+    }
+
+    /// Whether one of two answers for a shard that the other holds, or is to hold.
+    pub(super) fn are_together(&self, one: ServerId, other: ServerId) -> bool {
+        self.holdings.iter().any(|holding| followed(holding, one, other).is_some())
+    }
+
+    /// Where one of two answers for a shard, the other does not hold it any more. How many shards that are.
+    pub(super) fn part(&mut self, one: ServerId, other: ServerId, number: &mut u64) -> usize {
+        let mut n_parted = 0;
+        for idx in 0..self.holdings.len() {
+            if let Some(copy) = followed(&self.holdings[idx], one, other) {
+                self.refuse(ShardId(idx as u32), copy, number);
+                n_parted += 1;
+            }
+        }
+        n_parted
+    }
+
     pub(super) fn is_lost(&self, shard: ShardId) -> bool {
         self.holdings.get(shard.0 as usize).is_some_and(|holding| holding.holders.is_empty())
     }
@@ -217,8 +239,16 @@ impl TableHoldings {
     }
 }
 
+/// Which of two follows the other in a shard.
+fn followed(holding: &Holding, one: ServerId, other: ServerId) -> Option<ServerId> {
+    let first = holding.first()?;
+    let copy = if first == one { other } else { one };
+    let is_copy = holding.holders.contains(&copy) || holding.filling.contains(&copy);
+    (is_copy && copy != first && [one, other].contains(&first)).then_some(copy)
+}
+
 /// Two who open a table must mean the same.
-pub(super) fn check_same(opened: &Opened, spec: &TableSpec) -> Result<(), TableError> {
+pub(in crate::tables) fn check_same(opened: &Opened, spec: &TableSpec) -> Result<(), TableError> {
     let own = &opened.spec;
     let differences = BTreeMap::from([
         ("the shape", own.shape != spec.shape),

@@ -98,6 +98,11 @@ impl Copies {
         }
     }
 
+    /// Whether a copy is not as far as its first holder.
+    pub(super) fn waits_for(&self, server: ServerId, own: Version) -> bool {
+        self.copies.get(&server).is_some_and(|copy| copy.has.is_none_or(|has| has < own))
+    }
+
     fn align(&mut self, server: ServerId, out: &mut Outbox) {
         if let Some(copy) = self.copies.get_mut(&server) {
             copy.follows = false;

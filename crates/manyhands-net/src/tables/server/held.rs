@@ -79,7 +79,8 @@ impl Held {
     pub(super) fn n_bytes(&self) -> u64 {
         let lists = self.leading.iter().flat_map(|leading| leading.lists.values());
         let n_listed: usize = lists.map(KeyCache::n_bytes).sum();
-        self.kept.as_ref().map_or(0, Kept::n_bytes) + n_listed as u64
+        let arriving = self.arriving.as_ref().map_or(0, Arriving::n_bytes);
+        self.kept.as_ref().map_or(0, Kept::n_bytes) + arriving + n_listed as u64
     }
 
     pub(super) fn kept(&self) -> Option<&Kept> {
@@ -131,7 +132,9 @@ impl Held {
             leading.copies.set(own, &holding, out);
         }
         self.holding = holding;
-        known.gone.iter().for_each(|client| self.client_gone(known, *client, out));
+        let clients = self.kept.iter().flat_map(Kept::clients);
+        let gone: Vec<ClientId> = clients.filter(|client| known.gone.contains(*client)).collect();
+        gone.into_iter().for_each(|client| self.client_gone(known, client, out));
         self.settle(out);
         Ok(())
     }
@@ -181,7 +184,7 @@ impl Held {
         if number <= has {
             // It was done; where its acknowledgement still waits, that will do.
             if !leading.acknowledgements.iter().any(|one| one.author == author) {
-                let (waits_for, done) = (kept.version, Ok(()));
+                let (waits_for, done) = (kept.version, kept.outcome_of(author));
                 let version = kept.version_of(author).unwrap_or_default();
                 let acknowledgement = Acknowledgement { waits_for, version, author, done };
                 leading.acknowledgements.push_back(acknowledgement);
@@ -201,17 +204,12 @@ impl Held {
             .and_then(|()| unpack(&kept.opened.spec, &worker, &mut operation, &mut body))
             .and_then(|()| kept.check(&operation, &body, &worker))
             .and_then(|()| known.room_for(kept.n_bytes_for(&operation, &body)));
-        match checked {
-            Ok(()) => self.carry_out(known, Some(author), operation, body, None, out),
-            Err(error) => self.carry_out(
-                known,
-                Some(author),
-                Operation::Nothing,
-                Body::default(),
-                Some(error),
-                out,
-            ),
-        }
+        // That it was refused is an operation too: whoever is first next must know.
+        let (operation, body) = match checked {
+            Ok(()) => (operation, body),
+            Err(error) => (Operation::Refused { error }, Body::default()),
+        };
+        self.carry_out(known, Some(author), operation, body, out);
         self.settle(out);
     }
 
@@ -222,7 +220,6 @@ impl Held {
         author: Option<Author>,
         operation: Operation,
         body: Body,
-        refused: Option<TableError>,
         out: &mut Outbox,
     ) {
         let (Some(kept), Some(leading)) = (&mut self.kept, &mut self.leading) else { return };
@@ -231,22 +228,21 @@ impl Held {
         let passed = (!body.is_empty()).then_some(&body);
         leading.copies.done(kept.version, author, &operation, passed, out);
         if let Some(author) = author {
-            let done = refused.map_or(done, Err);
             let (waits_for, version) = (kept.version, kept.version);
             let acknowledgement = Acknowledgement { waits_for, version, author, done };
             leading.acknowledgements.push_back(acknowledgement);
         }
     }
 
-    /// A client is gone: it holds nobody up.
+    /// A client is gone: it holds nobody up, and nothing is kept for it.
     pub(super) fn client_gone(&mut self, known: &Known, client: ClientId, out: &mut Outbox) {
-        self.leading.iter_mut().for_each(|leading| {
-            leading.lists.remove(&client);
-        });
-        let is_here = |kept: &Kept| kept.clocks.all().any(|(one, _)| one == client);
-        if self.leading.is_some() && self.kept.as_ref().is_some_and(is_here) {
+        let Some(leading) = &mut self.leading else { return };
+        leading.lists.remove(&client);
+        leading.reads.forget_all(client);
+        leading.acknowledgements.retain(|one| one.author.client != client);
+        if self.kept.as_ref().is_some_and(|kept| kept.knows(client)) {
             let leave = Operation::Leave { client };
-            self.carry_out(known, None, leave, Body::default(), None, out);
+            self.carry_out(known, None, leave, Body::default(), out);
             self.settle(out);
         }
     }
@@ -294,6 +290,12 @@ impl Held {
         }
         leading.reads.release(safe, out);
         leading.copies.release(safe, out);
+    }
+
+    /// Whether a copy has not got everything yet.
+    pub(super) fn waits_for(&self, server: ServerId) -> bool {
+        let (Some(leading), Some(kept)) = (&self.leading, &self.kept) else { return false };
+        leading.copies.waits_for(server, kept.version)
     }
 
     pub(super) fn linked(&mut self, server: ServerId, out: &mut Outbox) {
@@ -349,7 +351,11 @@ impl Held {
             Follow::Do { version, author, operation, .. } => {
                 let body = body.unwrap_or_default();
                 match &mut self.kept {
-                    Some(kept) if version.0 == kept.version.0 + 1 => {
+                    Some(kept) if Some(version.0) == kept.version.0.checked_add(1) => {
+                        if !kept.fits(&operation, &body) {
+                            let what = format!("an operation that {} cannot have", self.place);
+                            return Err(TableError::Nonsense { who: from.to_string(), what });
+                        }
                         // What is refused is refused by the first holder alike.
                         let _ = kept.apply(term, author, &operation, &body, &known.rules);
                         self.has(from, out);

@@ -6,12 +6,15 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use super::counted::Counted;
 use super::steps::{Part, Steps};
 use super::sums::Sum;
 use crate::tables::clocks::Clocks;
 use crate::tables::error::TableError;
 use crate::tables::identity::{ClientId, Place, Term, Version};
-use crate::tables::message::{Author, Body, Opened, Operation, floats, keys, keys_and_values};
+use crate::tables::message::{
+    Author, Body, Opened, Operation, TurnOf, floats, keys, keys_and_values,
+};
 use crate::tables::rules::{At, Rule, Rules};
 use crate::tables::spec::{Consistency, Shape, mix};
 use crate::tables::store::{DenseShard, RowShard, Shard, StoreError};
@@ -32,21 +35,28 @@ pub(super) struct Kept {
     pub(super) steps: Steps,
     /// What the rows were that the last step changed: who does grains of that step again needs them.
     pub(super) before: Option<RowsBefore>,
+    /// Which turns were counted, where workers take turns.
+    pub(super) counted: Counted,
+    /// The numbers of the last that was done of clients that are gone: nobody asks for more of them.
+    pub(super) gone: BTreeMap<ClientId, u64>,
     /// Pieces of a state that is being loaded.
     pub(super) loading: Vec<Body>,
     /// What made it unusable.
     pub(super) failed: Option<TableError>,
 }
 
-/// What was done of a client: the number of the last, and the versions of the last few.
+/// What was done of a client: the number of the last, the versions of the last few, and what was refused.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Numbers {
     last: u64,
     recent: VecDeque<Version>,
+    refused: BTreeMap<u64, TableError>,
 }
 
-/// How many versions of each client are remembered, for those who ask again.
+/// How many versions, and how many refusals, of each client are remembered, for those who ask again.
 const RECENT: usize = 256;
+/// The most grains of a step.
+const MOST_GRAINS: usize = 1 << 20;
 
 impl Numbers {
     fn count(&mut self, number: u64, version: Version) {
@@ -54,6 +64,13 @@ impl Numbers {
         self.recent.push_back(version);
         if self.recent.len() > RECENT {
             self.recent.pop_front();
+        }
+    }
+
+    fn refuse(&mut self, number: u64, error: &TableError) {
+        self.refused.insert(number, error.clone());
+        if self.refused.len() > RECENT {
+            self.refused.pop_first();
         }
     }
 }
@@ -93,6 +110,8 @@ impl Kept {
             last_term: Term(0),
             steps: Steps::default(),
             before: None,
+            counted: Counted::default(),
+            gone: BTreeMap::new(),
             loading: Vec::new(),
             failed: None,
         })
@@ -122,6 +141,32 @@ impl Kept {
         let back = usize::try_from(numbers.last.checked_sub(author.number)?).ok()?;
         let idx = numbers.recent.len().checked_sub(1 + back)?;
         numbers.recent.get(idx).copied()
+    }
+
+    /// What came of something that was done, for an author who did not hear of it.
+    pub(super) fn outcome_of(&self, author: Author) -> Result<(), TableError> {
+        let refused = self.numbers.get(&author.client).map(|numbers| &numbers.refused);
+        match refused.and_then(|refused| refused.get(&author.number)) {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// Clients of which more is kept than the number of the last.
+    pub(super) fn clients(&self) -> impl Iterator<Item = ClientId> {
+        let clocked = self.clocks.all().map(|(client, _)| client);
+        self.numbers.keys().copied().chain(clocked)
+    }
+
+    /// Whether more is kept of a client than the number of the last.
+    pub(super) fn knows(&self, client: ClientId) -> bool {
+        self.clients().any(|one| one == client)
+    }
+
+    /// Of each client, also of those that are gone, the number of the last that was done.
+    pub(super) fn all_numbers(&self) -> BTreeMap<ClientId, u64> {
+        let here = self.numbers.iter().map(|(client, numbers)| (*client, numbers.last));
+        self.gone.iter().map(|(client, last)| (*client, *last)).chain(here).collect()
     }
 
     /// More bytes that an operation takes.
@@ -158,7 +203,12 @@ impl Kept {
         }
         let is_bsp = self.opened.spec.consistency == Consistency::Bsp;
         match operation {
-            Operation::Push { first, n, .. } if !is_bsp => {
+            Operation::Push { first, n, turn, .. } if !is_bsp => {
+                if let Some(TurnOf { grains: [start, end], n_grains, .. }) = *turn
+                    && !(start < end && end <= n_grains && n_grains <= MOST_GRAINS)
+                {
+                    return Err(self.nonsense(worker, "a turn of grains that are none"));
+                }
                 self.check_values(*first, *n, body, worker)
             }
             Operation::Assign { first, n } => self.check_values(*first, *n, body, worker),
@@ -180,11 +230,34 @@ impl Kept {
                 is: format!("is {:?}", self.opened.spec.consistency),
                 what: "this kind of push".into(),
             }),
-            Operation::Enter { .. }
-            | Operation::Finish { .. }
-            | Operation::Load { .. }
-            | Operation::Nothing => Ok(()),
-            Operation::Leave { .. } => Err(self.nonsense(worker, "that somebody else leaves")),
+            Operation::Enter { .. } | Operation::Finish { .. } | Operation::Load { .. } => Ok(()),
+            Operation::Leave { .. } | Operation::Refused { .. } => {
+                Err(self.nonsense(worker, "what only a first holder says"))
+            }
+        }
+    }
+
+    /// Whether an operation that a first holder passed on can be done here at all: it has checked the rest.
+    pub(super) fn fits(&self, operation: &Operation, body: &Body) -> bool {
+        let has_values = |first: u64, n: u64| match &self.contents {
+            Shard::Dense(_) => {
+                let end = first.checked_add(n);
+                first >= self.elements.start
+                    && end.is_some_and(|end| end <= self.elements.end)
+                    && body.len() as u64 == n.saturating_mul(4)
+            }
+            Shard::Rows(rows) => keys_and_values(body, n, rows.width()).is_some(),
+        };
+        match operation {
+            Operation::Push { first, n, .. } | Operation::Assign { first, n } => {
+                has_values(*first, *n)
+            }
+            Operation::Part { n, .. } => {
+                let part = part_of(operation, body);
+                has_values(self.elements.start, *n)
+                    && part.is_some_and(|part| self.steps.check(self.place, &part).is_ok())
+            }
+            _ => true,
         }
     }
 
@@ -255,10 +328,24 @@ impl Kept {
     ) -> Result<(), TableError> {
         self.version.0 += 1;
         self.last_term = term;
-        if let Some(Author { client, number }) = author {
-            self.numbers.entry(client).or_default().count(number, self.version);
+        let Some(Author { client, number }) = author else {
+            return self.carry_out(None, operation, body, rules);
+        };
+        self.numbers.entry(client).or_default().count(number, self.version);
+        let done = self.carry_out(Some(client), operation, body, rules);
+        if let (Err(error), Some(numbers)) = (&done, self.numbers.get_mut(&client)) {
+            numbers.refuse(number, error);
         }
-        let client = author.map(|author| author.client);
+        done
+    }
+
+    fn carry_out(
+        &mut self,
+        client: Option<ClientId>,
+        operation: &Operation,
+        body: &Body,
+        rules: &Rules,
+    ) -> Result<(), TableError> {
         match operation {
             Operation::Enter { clock } => {
                 client.into_iter().for_each(|client| self.clocks.enter(client, *clock));
@@ -268,8 +355,15 @@ impl Kept {
             }
             Operation::Leave { client } => {
                 self.clocks.leave(*client);
+                if let Some(numbers) = self.numbers.remove(client) {
+                    self.gone.insert(*client, numbers.last);
+                }
             }
-            Operation::Push { first, n, clock, rate, share, .. } => {
+            Operation::Push { first, n, clock, rate, share, turn, .. } => {
+                // Grains that were done again elsewhere are there already.
+                if turn.is_some_and(|turn| !self.counted.count(turn)) {
+                    return Ok(());
+                }
                 let at = self.at(*clock, (*rate).into(), (*share).into(), 1.0);
                 return self.push(at, *first, *n, body);
             }
@@ -294,7 +388,7 @@ impl Kept {
             Operation::Load { is_first, is_last } => {
                 return self.load(*is_first, *is_last, body, rules);
             }
-            Operation::Nothing => {}
+            Operation::Refused { error } => return Err(error.clone()),
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! A server: the shards that it holds, and what it does when it hears something. A function of time, state and event.
 
 mod copies;
+mod counted;
 mod held;
 pub(super) mod kept;
 mod reads;
@@ -14,12 +15,16 @@ use std::time::Duration;
 use held::Held;
 use reads::Read;
 
+use super::clocks::GoneClients;
 use super::error::TableError;
 use super::identity::{ClientId, Place, ServerId, TableId, Version};
 use super::message::{
     Author, Body, Follow, Followed, FromDirector, FromServer, Opened, ToDirector, ToServer,
 };
 use super::rules::Rules;
+
+/// The most that first holders may have asked of tables that are not known yet.
+const MOST_EARLY: usize = 1 << 16;
 
 /// What a server hears.
 #[derive(Clone, Debug)]
@@ -127,7 +132,7 @@ struct Known {
     rules: Rules,
     tables: BTreeMap<TableId, Opened>,
     names: BTreeMap<ClientId, String>,
-    gone: BTreeSet<ClientId>,
+    gone: GoneClients,
     memory_limit: u64,
     n_bytes: u64,
 }
@@ -180,8 +185,8 @@ pub struct Standing {
 pub struct Server {
     known: Known,
     shards: BTreeMap<Place, Held>,
-    /// What first holders said of tables before the director did.
-    early: Vec<(ServerId, Follow, Option<Body>)>,
+    /// First holders that asked how far this one is, of tables that the director has not told of.
+    early: BTreeMap<(ServerId, Place), Follow>,
     out: Outbox,
 }
 
@@ -193,11 +198,11 @@ impl Server {
             rules,
             tables: BTreeMap::new(),
             names: BTreeMap::new(),
-            gone: BTreeSet::new(),
+            gone: GoneClients::default(),
             memory_limit,
             n_bytes: 0,
         };
-        Server { known, shards: BTreeMap::new(), early: Vec::new(), out: Outbox::default() }
+        Server { known, shards: BTreeMap::new(), early: BTreeMap::new(), out: Outbox::default() }
     }
 
     /// Who it is.
@@ -210,17 +215,21 @@ impl Server {
         self.known.n_bytes
     }
 
+    /// Whether a copy has not got everything yet that this server did.
+    pub fn waits_for(&self, server: ServerId) -> bool {
+        self.shards.values().any(|held| held.waits_for(server))
+    }
+
     /// How its shards stand.
     pub fn standings(&self) -> Vec<Standing> {
         let standing = |(place, held): (&Place, &Held)| {
             let kept = held.kept()?;
-            let number = |client: &ClientId| (*client, kept.number_of(*client));
             Some(Standing {
                 place: *place,
                 is_first: held.is_first(),
                 version: kept.version,
                 n_steps: kept.steps.n_done(),
-                numbers: kept.numbers.keys().map(number).collect(),
+                numbers: kept.all_numbers(),
             })
         };
         self.shards.iter().filter_map(standing).collect()
@@ -276,7 +285,7 @@ impl Server {
         else {
             return;
         };
-        if self.known.gone.contains(&client) {
+        if self.known.gone.contains(client) {
             let error = TableError::ClientLost {
                 client: self.known.name_of(client),
                 reason: "its pushes do not count any more".into(),
@@ -308,7 +317,11 @@ impl Server {
         let (Follow::Do { place, .. } | Follow::Align { place, .. } | Follow::Fill { place, .. }) =
             message;
         if !self.known.tables.contains_key(&place.table) {
-            return self.early.push((server, message, body));
+            // Nothing else is said before that is answered.
+            if matches!(message, Follow::Align { .. }) && self.early.len() < MOST_EARLY {
+                self.early.insert((server, place), message);
+            }
+            return;
         }
         let held = self.shards.entry(place).or_insert_with(|| Held::new(place));
         let before = held.n_bytes();
@@ -323,8 +336,8 @@ impl Server {
         match message {
             FromDirector::Table(opened) => {
                 self.known.tables.insert(opened.id, opened);
-                for (server, message, body) in std::mem::take(&mut self.early) {
-                    self.hear_first(server, message, body);
+                for ((server, _), message) in std::mem::take(&mut self.early) {
+                    self.hear_first(server, message, None);
                 }
             }
             FromDirector::Holds { place, holding } => {
@@ -337,9 +350,15 @@ impl Server {
                 self.known.n_bytes = (self.known.n_bytes + after).saturating_sub(before);
             }
             FromDirector::ClientGone { id, .. } => {
-                self.known.gone.insert(id);
+                self.known.gone.insert(id..=id);
+                self.known.names.remove(&id);
                 for held in self.shards.values_mut() {
                     held.client_gone(&self.known, id, &mut self.out);
+                }
+            }
+            FromDirector::ClientsGone { ranges } => {
+                for [first, last] in ranges {
+                    self.known.gone.insert(first..=last);
                 }
             }
             FromDirector::ServerGone { id, .. } => self.out.push(Action::Unlink(id)),
@@ -348,3 +367,6 @@ impl Server {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -32,7 +32,15 @@ pub(super) struct Read {
 pub(super) struct Reads {
     waiting: Vec<Read>,
     /// Answers that wait until all holders have what they show: a read shows nothing that can be lost.
-    answers: VecDeque<(Version, Vec<Action>)>,
+    answers: VecDeque<Answer>,
+}
+
+/// What one who reads is told, when it may be shown.
+struct Answer {
+    version: Version,
+    client: ClientId,
+    id: u64,
+    actions: Vec<Action>,
 }
 
 impl Reads {
@@ -44,6 +52,13 @@ impl Reads {
 
     pub(super) fn forget(&mut self, client: ClientId, id: u64) {
         self.waiting.retain(|read| (read.client, read.id) != (client, id));
+        self.answers.retain(|answer| (answer.client, answer.id) != (client, id));
+    }
+
+    /// One who reads is gone.
+    pub(super) fn forget_all(&mut self, client: ClientId) {
+        self.waiting.retain(|read| read.client != client);
+        self.answers.retain(|answer| answer.client != client);
     }
 
     /// Answers those that may be, with what there is now.
@@ -56,15 +71,16 @@ impl Reads {
                 continue;
             }
             let read = self.waiting.remove(idx);
-            self.answers.push_back((kept.version, answers(&read, kept)));
+            let (version, client, id) = (kept.version, read.client, read.id);
+            self.answers.push_back(Answer { version, client, id, actions: answers(&read, kept) });
         }
     }
 
     /// Sends the answers whose version every holder has.
     pub(super) fn release(&mut self, safe: Version, out: &mut Outbox) {
-        while self.answers.front().is_some_and(|(version, _)| *version <= safe) {
-            let (_, actions) = self.answers.pop_front().unwrap_or_default();
-            actions.into_iter().for_each(|action| out.push(action));
+        while self.answers.front().is_some_and(|answer| answer.version <= safe) {
+            let actions = self.answers.pop_front().map(|answer| answer.actions);
+            actions.into_iter().flatten().for_each(|action| out.push(action));
         }
     }
 
@@ -103,7 +119,8 @@ impl Reads {
 
     /// This server is not the first holder any more: readers must ask elsewhere.
     pub(super) fn readers(&self) -> impl Iterator<Item = ClientId> {
-        self.waiting.iter().map(|read| read.client)
+        let answered = self.answers.iter().map(|answer| answer.client);
+        self.waiting.iter().map(|read| read.client).chain(answered)
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
+use super::counted::Counted;
 use super::kept::{Kept, Numbers, RowsBefore};
 use super::steps::{Part, Steps};
 use crate::tables::clocks::Clocks;
@@ -29,6 +30,8 @@ struct Copied {
     last_term: Term,
     clocks: Clocks,
     numbers: BTreeMap<ClientId, Numbers>,
+    gone: BTreeMap<ClientId, u64>,
+    counted: Counted,
     /// Parts of steps that are not complete; their values follow, one piece each.
     parts: Vec<PartWords>,
     /// Pieces of a state that is being loaded: they follow.
@@ -56,6 +59,8 @@ pub(super) fn pieces(kept: &Kept, is_copy: bool) -> Vec<Body> {
         last_term: kept.last_term,
         clocks: kept.clocks.clone(),
         numbers: kept.numbers.clone(),
+        gone: kept.gone.clone(),
+        counted: kept.counted.clone(),
         parts: kept.steps.parts().map(words_of).collect(),
         n_loading: kept.loading.len(),
         n_before: kept.before.as_ref().map(|before| before.keys.len() as u64),
@@ -125,6 +130,7 @@ impl Arriving {
         let empty = std::mem::replace(&mut kept.contents, nothing);
         let filling = Filling::new(empty, head).map_err(|error| wrong(error.to_string()))?;
         kept.steps = Steps::after(words.n_steps);
+        kept.counted = Counted::after(words.n_steps);
         let is_copy = words.copy.is_some();
         let mut arriving = Arriving {
             kept,
@@ -139,11 +145,19 @@ impl Arriving {
             arriving.kept.last_term = copy.last_term;
             arriving.kept.clocks = copy.clocks;
             arriving.kept.numbers = copy.numbers;
+            arriving.kept.gone = copy.gone;
+            arriving.kept.counted = copy.counted;
             arriving.kept.failed = copy.failed;
             arriving.parts = copy.parts.into();
             (arriving.n_loading, arriving.n_before) = (copy.n_loading, copy.n_before);
         }
         Ok(arriving)
+    }
+
+    /// Bytes that have come.
+    pub(super) fn n_bytes(&self) -> u64 {
+        let filled = self.filling.as_ref().map_or(0, Filling::n_bytes);
+        self.kept.n_bytes() + filled as u64
     }
 
     /// Takes the next piece.
@@ -224,6 +238,7 @@ impl Kept {
         let loaded = arriving.finish()?;
         (self.contents, self.steps, self.failed) = (loaded.contents, loaded.steps, None);
         self.before = None;
+        self.counted = loaded.counted;
         Ok(())
     }
 }

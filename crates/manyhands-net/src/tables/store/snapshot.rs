@@ -143,6 +143,11 @@ impl Filling {
         Ok(Filling { shard, n_items, n_filled: 0 })
     }
 
+    /// Bytes that the shard takes.
+    pub fn n_bytes(&self) -> usize {
+        self.shard.n_bytes()
+    }
+
     /// Takes the next piece, all of these bytes. After an error the shard is of no use.
     pub fn take(&mut self, piece: &[u8]) -> Result<(), SnapshotError> {
         let Some((head, body)) = piece.split_first_chunk::<PIECE_HEAD_BYTES>() else {

@@ -60,6 +60,8 @@ struct Step {
     /// What nobody has taken, with the worker that it is kept for.
     left: Vec<(Option<WorkerNumber>, Range<usize>)>,
     loss: f64,
+    /// Whether a turn of it was ever given out. Then it is not cut anew: servers know what they have by its grains.
+    is_begun: bool,
 }
 
 /// What is known of a worker.
@@ -88,7 +90,8 @@ impl Dispatcher {
             Drift::Bounded(_) => equal_shares(n_grains, self.workers.keys()),
             Drift::Unbounded | Drift::Adaptive => vec![(None, 0..n_grains)],
         };
-        self.steps.insert(step, Step { n_grains, n_done: 0, left, loss: 0.0 });
+        let is_begun = false;
+        self.steps.insert(step, Step { n_grains, n_done: 0, left, loss: 0.0, is_begun });
     }
 
     /// A worker is there. It takes part in the steps that nobody has begun.
@@ -120,11 +123,8 @@ impl Dispatcher {
     /// Steps that nobody has begun are shared out among those who are there.
     fn share_again(&mut self) {
         let Drift::Bounded(_) = self.drift else { return };
-        for step in self.steps.values_mut() {
-            let n_left: usize = step.left.iter().map(|(_, grains)| grains.len()).sum();
-            if n_left == step.n_grains {
-                step.left = equal_shares(step.n_grains, self.workers.keys());
-            }
+        for step in self.steps.values_mut().filter(|step| !step.is_begun) {
+            step.left = equal_shares(step.n_grains, self.workers.keys());
         }
     }
 
@@ -166,7 +166,8 @@ impl Dispatcher {
             let own = |(kept_for, _): &(Option<WorkerNumber>, Range<usize>)| is_for(kept_for);
             Some((*at, step.left.iter().position(own)?, size(step.n_grains).max(1)))
         })?;
-        let left = &mut self.steps.get_mut(&step)?.left;
+        let Step { left, is_begun, .. } = self.steps.get_mut(&step)?;
+        *is_begun = true;
         let (_, grains) = &mut left[place];
         let taken = grains.start..grains.end.min(grains.start + size);
         grains.start = taken.end;

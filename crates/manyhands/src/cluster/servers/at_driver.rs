@@ -36,7 +36,7 @@ const MISSING: Duration = Duration::from_secs(3);
 const ASKED: Duration = Duration::from_secs(10);
 /// How often there is a look at which servers are there.
 const LOOK_UP: Duration = Duration::from_millis(50);
-/// A server that is silent for so long is lost. One that was killed is noticed at once.
+/// No server that is silent for less than this is lost, however steady it was; beyond that it is measured. One that was killed is noticed at once.
 const SILENCE: Duration = Duration::from_secs(3);
 /// How long a server that calls may take to listen.
 const TELLING: Duration = Duration::from_millis(100);
@@ -143,7 +143,8 @@ impl TablesOfDriver {
         let (client, stop) = (Arc::clone(&self.client), Arc::clone(&self.stop));
         let filling = std::thread::Builder::new().name("driver-tables".into());
         self.filling = Some(filling.spawn(move || {
-            if !await_servers(&shared, &director, job.n_servers, &stop) {
+            let mut missing = Missing::new(job.n_servers);
+            if !missing.await_servers(&shared, &director, &stop) {
                 return;
             }
             match filled(&job, network, &shared, steps, &state) {
@@ -158,6 +159,7 @@ impl TablesOfDriver {
                 Err(error) => shared.table().failed = Some(error),
             }
             shared.ring();
+            missing.replace_servers(&shared, &director, &stop);
         })?);
         Ok(())
     }
@@ -215,25 +217,65 @@ fn tell_servers(station: &Station, director: &Reach, stop: &AtomicBool) {
     }
 }
 
-/// Waits until enough servers are there; where they do not come, workers are asked, and again after a while: who was asked may be gone. Whether the run goes on.
-fn await_servers(
-    shared: &Shared,
-    director: &DirectorProcess,
+/// Tells servers that call that this job has no use for them.
+pub(in crate::cluster) fn refuse_servers(station: &Station, stop: &AtomicBool) {
+    while let Some((_, Ok(link))) = station.next_call(SERVERS, Duration::ZERO) {
+        let mut talk = Talk::of_driver(link);
+        let until = Until { deadline: Some(Instant::now() + TELLING), stop };
+        let _ = talk.say(&FromDriver::NoServers, &[]).and_then(|()| talk.await_sent(&until));
+    }
+}
+
+/// Sees to it that there are enough servers: where they do not come, workers are asked, and again after a while, since who was asked may be gone.
+struct Missing {
     n_servers: usize,
-    stop: &AtomicBool,
-) -> bool {
-    let (start, mut asked) = (Instant::now(), None);
-    loop {
-        if [stop, &shared.stop].iter().any(|flag| flag.load(Ordering::SeqCst)) {
-            return false;
+    since: Option<Instant>,
+    asked: Option<Instant>,
+}
+
+impl Missing {
+    fn new(n_servers: usize) -> Missing {
+        Missing { n_servers, since: None, asked: None }
+    }
+
+    /// Waits until enough servers are there. Whether the run goes on.
+    fn await_servers(
+        &mut self,
+        shared: &Shared,
+        director: &DirectorProcess,
+        stop: &AtomicBool,
+    ) -> bool {
+        loop {
+            if [stop, &shared.stop].iter().any(|flag| flag.load(Ordering::SeqCst)) {
+                return false;
+            }
+            if self.look(shared, director) {
+                return true;
+            }
+            std::thread::sleep(LOOK_UP);
         }
-        let n_here = director.status().servers.len();
+    }
+
+    /// Has others take the place of servers that are lost or leave, until the run ends.
+    fn replace_servers(&mut self, shared: &Shared, director: &DirectorProcess, stop: &AtomicBool) {
+        while self.await_servers(shared, director, stop) {
+            std::thread::sleep(LOOK_UP);
+        }
+    }
+
+    /// Whether enough servers are there.
+    fn look(&mut self, shared: &Shared, director: &DirectorProcess) -> bool {
+        let n_servers = self.n_servers;
+        let servers = director.status().servers;
+        let n_here = servers.iter().filter(|server| !server.is_leaving).count();
         if n_here >= n_servers {
+            (self.since, self.asked) = (None, None);
             return true;
         }
-        let is_due = asked.is_none_or(|asked: Instant| asked.elapsed() >= ASKED);
-        if start.elapsed() >= MISSING && is_due {
-            asked = Some(Instant::now());
+        let since = *self.since.get_or_insert_with(Instant::now);
+        let is_due = self.asked.is_none_or(|asked| asked.elapsed() >= ASKED);
+        if since.elapsed() >= MISSING && is_due {
+            self.asked = Some(Instant::now());
             let mut table = shared.table();
             table.n_servers_wanted = n_servers - n_here;
             table.news.push_back(format!(
@@ -242,7 +284,7 @@ fn await_servers(
             drop(table);
             shared.ring();
         }
-        std::thread::sleep(LOOK_UP);
+        false
     }
 }
 

@@ -4,6 +4,7 @@
 //! the worker's state has changed, so a step that is stopped can be done again: parts that servers have already are dropped there.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -93,10 +94,10 @@ pub(in crate::cluster) struct PartsOf {
 impl TableAtHand {
     pub(in crate::cluster) fn new(
         job: JobTable,
-        station: &Arc<Station>,
+        (station, public): (&Arc<Station>, Option<IpAddr>),
         name: &str,
     ) -> TableAtHand {
-        let network: Arc<dyn Network> = Arc::new(OnStation::new(Arc::clone(station), None));
+        let network: Arc<dyn Network> = Arc::new(OnStation::new(Arc::clone(station), public));
         let values = vec![0.0; job.layout.n_elements];
         TableAtHand {
             job,
@@ -122,6 +123,13 @@ impl TableAtHand {
             n => format!("{}-server-{}", self.name, n + 1),
         };
         self.hosted.extend(Hosted::start(network, director, name));
+    }
+
+    /// This worker ends: the servers in it leave first, when others have what they hold. Whether there were any.
+    pub(in crate::cluster) fn leave_as_server(&mut self) -> bool {
+        self.client = None;
+        self.hosted.iter().for_each(Hosted::leave);
+        self.hosted.drain(..).fold(false, |any, hosted| hosted.await_end() || any)
     }
 
     /// Gives its place among the clients up; the next step takes another.

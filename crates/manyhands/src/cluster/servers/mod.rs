@@ -18,7 +18,7 @@ mod state;
 mod traffic;
 mod turns;
 
-pub(super) use at_driver::TablesOfDriver;
+pub(super) use at_driver::{TablesOfDriver, refuse_servers};
 pub(super) use at_worker::{PartsOf, TableAtHand};
 pub(super) use rows_of_grains::RowsOfGrains;
 pub use server::{ServerSettings, run_server};

@@ -208,7 +208,7 @@ mod tests {
         let loss = (x * w).unwrap().sum_all().unwrap();
         let divisor = g.scalar(DType::F32, 4.0).unwrap();
         Training { optimizer, clip: None }.add_step(&g, &loss, &divisor).unwrap();
-        rules().make(&rule_spec(&place_all(&g.finish()).unwrap())).unwrap()
+        rules().make(&rule_spec(&place_all(&g.finish(), None).unwrap())).unwrap()
     }
 
     /// The values and slots after pushes of (step, share, gradient).

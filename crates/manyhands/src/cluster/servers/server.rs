@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use manyhands_net::control::ask_status;
@@ -26,10 +27,12 @@ use crate::machine::Machine;
 const ANSWER: Duration = Duration::from_secs(2);
 /// How often it is asked.
 const ASK_EVERY: Duration = Duration::from_millis(100);
-/// How long a driver may take to say where its director is; one without servers says nothing.
+/// How long a driver may take to say where its director is.
 const TELLING: Duration = Duration::from_secs(1);
 /// How long joining may take.
 const JOINING: Duration = Duration::from_secs(5);
+/// How long one that others could not reach stays away.
+const RESTING: Duration = Duration::from_secs(10);
 /// How often there is a look at whether to leave.
 const LOOK_UP: Duration = Duration::from_millis(20);
 /// How long what it holds may take to move elsewhere before it leaves all the same.
@@ -61,20 +64,33 @@ pub fn run_server(settings: ServerSettings, say: impl Fn(&str)) -> Result<(), Er
     let network: Arc<dyn Network> = Arc::new(OnStation::new(Arc::clone(&station), public));
     let name = name.unwrap_or_else(|| format!("{}-{}", host_name(), std::process::id()));
     let memory = memory.unwrap_or_else(usable_memory);
-    let mut told = None;
+    let (mut told, mut without) = (None, None);
     while !stop.load(Ordering::Relaxed) {
         let problem = match ask_status(&coordinator, &secret, ANSWER) {
             Ok(status) => {
-                // A job without servers does not answer; one that has ended is not there any more.
-                let director = status
-                    .driver
-                    .and_then(|(_, driver)| ask_director(&station, &driver, &name, &stop));
-                if let Some(director) = director {
-                    say(&format!("{name} holds parameters of {}", status.job.unwrap_or_default()));
-                    match serving(&network, director, (&name, memory), &stop) {
-                        Ok(()) => say(&format!("{name} has left")),
-                        Err(error) => say(&format!("{name}: {error}")),
+                // A job that has said so has no use for servers; one that has ended is not there any more.
+                let driver = status.driver.filter(|(job, _)| without != Some(*job));
+                match driver.map(|(job, reach)| (job, ask_director(&station, &reach, &name, &stop)))
+                {
+                    Some((job, Told::NoServers)) => {
+                        without = Some(job);
+                        let job = status.job.unwrap_or_default();
+                        say(&format!(
+                            "{name} has nothing to do: {job} keeps no parameters on servers"
+                        ));
                     }
+                    Some((_, Told::Director(director))) => {
+                        let job = status.job.unwrap_or_default();
+                        say(&format!("{name} holds parameters of {job}"));
+                        match serving(&network, director, (&name, memory), &stop) {
+                            Ok(()) => say(&format!("{name} has left")),
+                            Err(error) => {
+                                say(&format!("{name}: {error}"));
+                                rest(&error, &stop);
+                            }
+                        }
+                    }
+                    Some((_, Told::Nothing)) | None => {}
                 }
                 None
             }
@@ -99,22 +115,38 @@ fn usable_memory() -> u64 {
     Machine::look().usable_memory_bytes().map_or(u64::MAX, |free| free / 10 * 9)
 }
 
+/// One that others cannot reach is not wanted for a while: it does not ask all the time.
+fn rest(error: &TableError, stop: &AtomicBool) {
+    let until = Instant::now() + RESTING;
+    while matches!(error, TableError::Unreachable { .. })
+        && Instant::now() < until
+        && !stop.load(Ordering::Relaxed)
+    {
+        std::thread::sleep(LOOK_UP);
+    }
+}
+
+/// What a driver says of its director.
+enum Told {
+    Director(Reach),
+    NoServers,
+    /// It did not answer.
+    Nothing,
+}
+
 /// Where the director of a driver's job is, if it has one.
-fn ask_director(
-    station: &Station,
-    driver: &DriverReach,
-    name: &str,
-    stop: &AtomicBool,
-) -> Option<Reach> {
+fn ask_director(station: &Station, driver: &DriverReach, name: &str, stop: &AtomicBool) -> Told {
     let deadline = Instant::now() + TELLING;
     let gives_up = || stop.load(Ordering::Relaxed);
     let key = format!("{SERVERS}{name}");
-    let link = station.call(&driver.addresses, &driver.host, &key, deadline, gives_up).ok()?;
+    let called = station.call(&driver.addresses, &driver.host, &key, deadline, gives_up);
+    let Ok(link) = called else { return Told::Nothing };
     let until = Until { deadline: Some(deadline), stop };
     let told: Result<FromDriver, TalkError> = Talk::of_driver(link).await_message(&until);
     match told {
-        Ok(FromDriver::Director(reach)) => Some(reach),
-        _ => None,
+        Ok(FromDriver::Director(reach)) => Told::Director(reach),
+        Ok(FromDriver::NoServers) => Told::NoServers,
+        _ => Told::Nothing,
     }
 }
 
@@ -124,7 +156,7 @@ fn serving(
     director: Reach,
     (name, memory): (&str, u64),
     stop: &Arc<AtomicBool>,
-) -> Result<(), Error> {
+) -> Result<(), TableError> {
     let settings = ServingSettings {
         name: name.to_string(),
         director,
@@ -139,7 +171,7 @@ fn serving(
         match process.ended() {
             // The job is over.
             Some(Err(TableError::DirectorLost { .. })) => return Ok(()),
-            Some(ended) => return Ok(ended?),
+            Some(ended) => return ended,
             None => {}
         }
         if stop.load(Ordering::Relaxed) && leaving.is_none() {
@@ -153,9 +185,10 @@ fn serving(
     }
 }
 
-/// A server that is a thread of a worker. It ends with this.
+/// A server that is a thread of a worker. When this is dropped it leaves by itself, as long as the process lives.
 pub(super) struct Hosted {
     stop: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
 }
 
 impl Hosted {
@@ -172,12 +205,26 @@ impl Hosted {
             // What goes wrong with it the director sees and says.
             let _ = serving(&network, director, (&name, usable_memory()), &ends);
         };
-        thread.spawn(served).ok().map(|_| Hosted { stop })
+        thread.spawn(served).ok().map(|thread| Hosted { stop, thread })
+    }
+
+    /// Asks it to leave.
+    pub(super) fn leave(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits until others have what it held, or for as long as leaving may take. Whether it had anything to leave.
+    pub(super) fn await_end(&self) -> bool {
+        let (start, was_there) = (Instant::now(), !self.thread.is_finished());
+        while !self.thread.is_finished() && start.elapsed() < LEAVING + JOINING {
+            std::thread::sleep(LOOK_UP);
+        }
+        was_there
     }
 }
 
 impl Drop for Hosted {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.leave();
     }
 }

@@ -8,6 +8,7 @@ use manyhands_device::{PlanId, StepExecutor};
 use manyhands_net::membership::worker::Event;
 use manyhands_net::tables::client::PushSettings;
 use manyhands_net::tables::error::TableError;
+use manyhands_net::tables::message::TurnOf;
 use manyhands_program::LOSS;
 
 use super::at_worker::{PartsOf, TableAtHand, halt, is_set, sent, stopped};
@@ -114,12 +115,15 @@ impl Plane<'_> {
         let pushing = Instant::now();
         if let Some(table) = &mut job.table {
             table.add_changes(&job.executor, &mut staging)?;
+            // Whoever does these grains again, because this worker did not say that they are done, brings what counts once.
+            let grains = [turn.grains.start, turn.grains.end];
+            let of = TurnOf { step: turn.step - 1, grains, n_grains: turn.n_grains };
+            let settings = PushSettings { rate: table.rate, share, turn: Some(of) };
             if let Some(rows) = &job.rows {
-                let settings = (divisor, PushSettings { rate: table.rate, share });
                 let (from, parts) = ((&job.executor, rows), turn.parts(plan));
-                table.push_row_means(from, parts, &turn.grains, settings, stop)?;
+                table.push_row_means(from, parts, &turn.grains, (divisor, settings), stop)?;
             }
-            table.push_turn(&staging, share, stop)?;
+            table.push_turn(&staging, settings, stop)?;
         }
         work.seconds.exchange += pushing.elapsed().as_secs_f64();
         work.traffic = job.table.as_mut().and_then(TableAtHand::take_traffic);
@@ -215,10 +219,14 @@ impl TableAtHand {
     }
 
     /// Pushes what was learned, and waits until the servers have it.
-    fn push_turn(&mut self, staging: &[f32], share: f32, stop: &AtomicBool) -> Result<(), Halt> {
+    fn push_turn(
+        &mut self,
+        staging: &[f32],
+        settings: PushSettings,
+        stop: &AtomicBool,
+    ) -> Result<(), Halt> {
         let client = self.client(stop)?;
         let range = 0..self.job.layout.n_elements as u64;
-        let settings = PushSettings { rate: self.rate, share };
         if let Some(table) = &client.dense
             && !sent(stop, || table.push_with(range.clone(), staging, settings))?
         {
