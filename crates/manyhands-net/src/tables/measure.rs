@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::client::{ClientSettings, StepPart, Table, Tables};
+use super::client::{ClientSettings, PushSettings, StepPart, Table, Tables};
 use super::directing::{DirectorProcess, DirectorSettings};
 use super::error::TableError;
 use super::network::{Network, OnStation, WithinProcess};
@@ -261,12 +261,10 @@ impl Scene {
         let times = self.timed(&name, &spec, |table, _, worker, round| {
             let mut out = outs[worker].lock().unwrap_or_else(|error| error.into_inner());
             if consistency == Consistency::Bsp {
-                let part = self.part(worker, round);
-                table.push_part(&part, 0..n, &values)?.detach();
-                table.pull_at(round as u64 + 1, 0..n, &mut out)?.wait()
+                table.step(&self.part(worker, round), 0..n as u64, &values, &mut out)
             } else {
                 table.pull(0..n, &mut out)?.wait()?;
-                table.push(0..n, &values)?.wait()?;
+                table.push_and_wait(0..n, &values, PushSettings::default())?;
                 table.clock()
             }
         })?;

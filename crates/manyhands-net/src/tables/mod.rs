@@ -30,5 +30,6 @@ pub mod traffic;
 mod body;
 mod calls;
 mod digest;
+mod landing;
 mod line;
 mod packing;

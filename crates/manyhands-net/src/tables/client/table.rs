@@ -129,20 +129,21 @@ impl Table {
         values: &[f32],
         settings: PushSettings,
     ) -> Result<Ticket, TableError> {
-        let (rate, share) = (settings.rate.into(), settings.share.into());
-        let clock = self.now();
-        let mut requests = self.requests(&keys.into(), values, |first, n| Operation::Push {
-            first,
-            n,
-            clock,
-            rate,
-            share,
-            packing: Packing::default(),
-        })?;
+        let mut requests = self.requests(&keys.into(), values, self.push_operation(settings))?;
         if self.spec().traffic != PushTraffic::default() {
             self.pack(&mut requests)?;
         }
         self.shared.submit(requests, format!("a push to the table {}", self.name()))
+    }
+
+    /// A push at the clock that this worker is at.
+    pub(super) fn push_operation(
+        &self,
+        settings: PushSettings,
+    ) -> impl Fn(u64, u64) -> Operation + use<> {
+        let (rate, share) = (settings.rate.into(), settings.share.into());
+        let (clock, packing) = (self.now(), Packing::default());
+        move |first, n| Operation::Push { first, n, clock, rate, share, packing }
     }
 
     /// Writes pushes in fewer bytes.
@@ -181,6 +182,13 @@ impl Table {
         if let Keys::Range(range) = &keys {
             self.check_whole_shards(range)?;
         }
+        self.send_to_all(keys, values, self.part_operation(part)?)
+    }
+
+    pub(super) fn part_operation(
+        &self,
+        part: &StepPart,
+    ) -> Result<impl Fn(u64, u64) -> Operation + use<>, TableError> {
         let StepPart { step, ref grains, n_grains, rate, divisor } = *part;
         let whole = crate::collective::subtrees(n_grains, grains);
         if grains.is_empty() || grains.end > n_grains || whole.len() != 1 {
@@ -188,18 +196,11 @@ impl Table {
             return Err(TableError::NoSubtree { start, end, n_grains });
         }
         let (grains, rate, divisor) = ([grains.start, grains.end], rate.into(), divisor.into());
-        self.send_to_all(keys, values, |_, n| Operation::Part {
-            step,
-            grains,
-            n_grains,
-            rate,
-            divisor,
-            n,
-            packing: Packing::default(),
-        })
+        let packing = Packing::default();
+        Ok(move |_, n| Operation::Part { step, grains, n_grains, rate, divisor, n, packing })
     }
 
-    fn check_whole_shards(&self, range: &Range<u64>) -> Result<(), TableError> {
+    pub(super) fn check_whole_shards(&self, range: &Range<u64>) -> Result<(), TableError> {
         let edges = |shard: Range<u64>| {
             let apart = shard.end <= range.start || range.end <= shard.start;
             apart || (range.start <= shard.start && shard.end <= range.end)
@@ -327,7 +328,7 @@ impl Table {
         matches!(consistency, Consistency::Ssp { .. } | Consistency::Adaptive { .. })
     }
 
-    fn place(&self, shard: ShardId) -> Place {
+    pub(super) fn place(&self, shard: ShardId) -> Place {
         Place { table: self.inner.opened.id, shard }
     }
 
@@ -393,16 +394,7 @@ impl Table {
         operation: impl Fn(u64, u64) -> Operation,
     ) -> Result<Vec<Request>, TableError> {
         let split = self.split(keys, values.len())?;
-        if self.spec().rejects_nan
-            && let Some((at, value)) = find_not_finite(values)
-        {
-            let key = match keys {
-                Keys::Range(range) => range.start + at as u64,
-                Keys::List(keys) => keys[at / self.spec().width()],
-            };
-            let (worker, value) = (self.shared.name().to_string(), value.to_string());
-            return Err(TableError::NotFinite { worker, table: self.name().into(), key, value });
-        }
+        self.check_finite(keys, values)?;
         let request = |shard, first, n, body: Body| Request::Do {
             place: self.place(shard),
             operation: operation(first, n),
@@ -438,8 +430,34 @@ impl Table {
         })
     }
 
-    fn split(&self, keys: &Keys<'_>, n_values: usize) -> Result<Split, TableError> {
-        let split = split(&self.inner.cut, keys, self.name())?;
+    /// All of a push is refused where any of it is: nothing of it was sent yet.
+    pub(super) fn check_finite(&self, keys: &Keys<'_>, values: &[f32]) -> Result<(), TableError> {
+        if !self.spec().rejects_nan {
+            return Ok(());
+        }
+        let Some((at, value)) = find_not_finite(values) else { return Ok(()) };
+        let key = match keys {
+            Keys::Range(range) => range.start + at as u64,
+            Keys::List(keys) => keys[at / self.spec().width()],
+        };
+        let (worker, value) = (self.shared.name().to_string(), value.to_string());
+        Err(TableError::NotFinite { worker, table: self.name().into(), key, value })
+    }
+
+    pub(super) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    pub(super) fn submit(&self, requests: Vec<Request>, what: &str) -> Result<Ticket, TableError> {
+        self.shared.submit(requests, format!("{what} the table {}", self.name()))
+    }
+
+    pub(super) fn split_keys(&self, keys: &Keys<'_>) -> Result<Split, TableError> {
+        split(&self.inner.cut, keys, self.name())
+    }
+
+    pub(super) fn split(&self, keys: &Keys<'_>, n_values: usize) -> Result<Split, TableError> {
+        let split = self.split_keys(keys)?;
         let (n_keys, width) = match keys {
             Keys::Range(range) => ((range.end - range.start) as usize, 1),
             Keys::List(keys) => (keys.len(), self.spec().width()),
