@@ -63,7 +63,8 @@ struct Arriving {
 }
 
 impl Line {
-    pub(super) fn new(link: Box<dyn Link>) -> Line {
+    pub(super) fn new(mut link: Box<dyn Link>) -> Line {
+        link.keep_near();
         Line {
             link,
             outgoing: VecDeque::new(),
