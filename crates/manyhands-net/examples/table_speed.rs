@@ -13,9 +13,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         _ => Transport::Tcp,
     };
     let n_rounds = arguments.next().map_or(Ok(50), |text| text.parse())?;
-    let only = arguments.next().unwrap_or_default();
-    let settings = Settings { transport, n_rounds, ..Settings::default() };
-    for row in run(&settings)?.into_iter().filter(|row| row.table.contains(&only)) {
+    for row in run(&Settings { transport, n_rounds, ..Settings::default() })? {
         println!(
             "{:6} {:11} {:5}  {:8.2} M keys/s  {:8.1} MB/s  median {:9.0} us",
             row.table,

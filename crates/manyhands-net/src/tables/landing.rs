@@ -106,11 +106,7 @@ pub(super) struct Claim(Arc<Strip>);
 
 impl Claim {
     /// The memory, from a byte on. Nothing where it was taken back.
-    pub(super) fn write<R>(
-        &self,
-        from: usize,
-        write: impl FnOnce(&mut [u8]) -> R,
-    ) -> Option<R> {
+    pub(super) fn write<R>(&self, from: usize, write: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
         let mut state = self.0.lock();
         let is_lent = state.is_lent;
         is_lent.then(|| write(&mut state.memory()[from..]))

@@ -24,6 +24,8 @@ const AHEAD: usize = 64 << 10;
 const AHEAD_OF_NEXT: usize = 4 << 10;
 /// Bodies of so many bytes may be received where they belong.
 pub(super) const LONG: usize = 64 << 10;
+/// Bytes that are put into a ring at a time.
+const RING_PIECE: usize = 64 << 10;
 /// Small messages are sent together up to this.
 const TOGETHER: usize = 32 << 10;
 /// The first piece of memory for a long body; more is taken as bytes come.
@@ -129,6 +131,9 @@ impl Line {
             if out.n_sent < len {
                 let text = &out.text[out.n_sent.min(n_text)..];
                 let rest = &body[out.n_sent.saturating_sub(n_text)..];
+                // A call of the system takes all that it can; through a ring the other side reads on while this one writes.
+                let most = if self.link.room_is_writable() { rest.len() } else { RING_PIECE };
+                let rest = &rest[..rest.len().min(most)];
                 let n = self.link.try_send_both(text, rest)?;
                 if n == 0 {
                     break;
@@ -166,9 +171,7 @@ impl Line {
         landing: impl Fn(&T, usize) -> Option<Claim>,
     ) -> Result<Option<(T, Option<Body>)>, FramedError> {
         loop {
-            self.take_ahead(&|text, n_body| {
-                landing(&serde_json::from_slice(text).ok()?, n_body)
-            })?;
+            self.take_ahead(&|text, n_body| landing(&serde_json::from_slice(text).ok()?, n_body))?;
             if self.is_whole() {
                 break;
             }
@@ -213,9 +216,8 @@ impl Line {
         if let Some(claim) = claim {
             let room = announced - *body_len;
             let (link, ahead) = (&mut self.link, &mut self.ahead);
-            let received = claim.write(*body_len, |to| {
-                link.try_receive_both(to, &mut ahead[..n_ahead])
-            });
+            let received =
+                claim.write(*body_len, |to| link.try_receive_both(to, &mut ahead[..n_ahead]));
             let n = match received {
                 Some(n) => n?,
                 // Nobody waits for it any more, but it comes.
@@ -280,7 +282,10 @@ impl Line {
         }
         let ahead = &self.ahead[self.taken..self.filled];
         let n = (n_body - *body_len).min(ahead.len());
-        if n > 0 && text.len() == n_text && let Some(claim) = claim {
+        if n > 0
+            && text.len() == n_text
+            && let Some(claim) = claim
+        {
             claim.write(*body_len, |to| to[..n].copy_from_slice(&ahead[..n]));
             *body_len += n;
             self.taken += n;

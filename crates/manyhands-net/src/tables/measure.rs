@@ -122,9 +122,7 @@ pub fn run(settings: &Settings) -> Result<Vec<Row>, MeasureError> {
     let scene = Scene::new(settings)?;
     let mut rows = Vec::new();
     for consistency in [Consistency::Async, Consistency::Ssp { staleness: 2 }, Consistency::Bsp] {
-        if std::env::var_os("MH_DENSE").is_none() {
-            rows.extend(scene.sparse(consistency)?);
-        }
+        rows.extend(scene.sparse(consistency)?);
         rows.extend(scene.dense(consistency)?);
         // Right after it, since machines are not always equally fast.
         rows.extend(scene.all_reduces(consistency)?);
@@ -314,11 +312,8 @@ impl Scene {
         };
         let rank = &rank;
         let times = std::thread::scope(|scope| {
-            let threads: Vec<_> = links
-                .into_iter()
-                .enumerate()
-                .map(|own| scope.spawn(move || rank(own)))
-                .collect();
+            let threads: Vec<_> =
+                links.into_iter().enumerate().map(|own| scope.spawn(move || rank(own))).collect();
             let mut first = None;
             for thread in threads {
                 let found = thread.join().map_err(|_| MeasureError::Panicked)??;

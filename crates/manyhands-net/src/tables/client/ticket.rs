@@ -128,12 +128,7 @@ fn wrong() -> TableError {
 }
 
 /// Puts the rows of one shard where they belong.
-fn put_rows(
-    body: &[u8],
-    width: usize,
-    places: &[u32],
-    out: &mut [f32],
-) -> Result<(), TableError> {
+fn put_rows(body: &[u8], width: usize, places: &[u32], out: &mut [f32]) -> Result<(), TableError> {
     let values = floats(body);
     if values.len() != places.len() * width {
         return Err(wrong());

@@ -171,8 +171,7 @@ fn values(first: u64, n: u64, asked: Option<&Body>, kept: &Kept) -> Result<Body,
     match &kept.contents {
         Shard::Dense(dense) => {
             let found = dense.share(first..first.saturating_add(n));
-            let (values, bytes) =
-                found.map_err(|error| nonsense(kept.place, error.to_string()))?;
+            let (values, bytes) = found.map_err(|error| nonsense(kept.place, error.to_string()))?;
             Ok(Body::of(values, bytes))
         }
         Shard::Rows(rows) => {

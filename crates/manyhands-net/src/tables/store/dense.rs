@@ -118,10 +118,7 @@ impl DenseShard {
 }
 
 /// Values that nobody else reads: where somebody does, their copy takes their place, in the memory of those before where that is free.
-fn own<'a>(
-    values: &'a mut Arc<Block<f32>>,
-    former: &mut Option<Arc<Block<f32>>>,
-) -> &'a mut [f32] {
+fn own<'a>(values: &'a mut Arc<Block<f32>>, former: &mut Option<Arc<Block<f32>>>) -> &'a mut [f32] {
     if Arc::get_mut(values).is_none() {
         let copy = match former.take() {
             Some(mut memory) => match Arc::get_mut(&mut memory) {
