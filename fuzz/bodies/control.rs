@@ -128,7 +128,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         })
     };
     let done = vec![Grains { start: 0, end: 2 }, Grains { start: 4, end: 5 }];
-    let drove = DriverHeartbeat { view: Some(VIEW), saved: 0, inputs_sent: 1 };
+    let drove = DriverHeartbeat { view: Some(VIEW), saved: 0, inputs_sent: 1, standing: None };
     let stalled = Stalled {
         view: VIEW,
         steps: Some(3),

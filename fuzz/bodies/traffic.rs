@@ -33,6 +33,7 @@ fn keys(mut bytes: &[u8]) {
     while let Some((&n, rest)) = bytes.split_first() {
         let (list, rest) = rest.split_at(usize::from(n).min(rest.len()));
         bytes = rest;
+        assert!(KeyCache::section(list) <= list.len());
         let Ok(keys) = cache.decode(list) else { continue };
         let mut encoded = Vec::new();
         KeyCache::new(0).encode(&keys, &mut encoded);

@@ -394,6 +394,18 @@ pub(crate) struct BenchTables {
     /// Timed rounds.
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub rounds: usize,
+    /// How pushed values are rounded: none, f16 or eight_bit. Not under bsp, as the next.
+    #[arg(long, value_name = "HOW", default_value = "none")]
+    pub rounding: String,
+    /// Rows and blocks stay with a worker while what was pushed of them is below this.
+    #[arg(long, value_name = "THRESHOLD")]
+    pub significance: Option<f32>,
+    /// Lists of keys that a server has seen go as digests.
+    #[arg(long)]
+    pub key_lists: bool,
+    /// Runs of zeros go as their length.
+    #[arg(long)]
+    pub zero_runs: bool,
     /// Print one line of JSON.
     #[arg(long)]
     pub json: bool,

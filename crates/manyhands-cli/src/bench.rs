@@ -7,6 +7,8 @@ use std::process::Command;
 
 use anyhow::Context;
 use manyhands::net::measure::{Settings, run_processes, serve_child};
+use manyhands::net::tables::traffic::significance::Significance;
+use manyhands::net::tables::traffic::{REMEMBERED_KEYS, TrafficSpec};
 use manyhands::net::tables::{history, measure as table_measure};
 use serde_json::json;
 
@@ -141,20 +143,31 @@ pub(crate) fn tables(arguments: &BenchTables) -> Result<(), Failure> {
         width: arguments.width,
         dense_bytes: arguments.bytes,
         n_rounds: arguments.rounds,
+        traffic: TrafficSpec {
+            key_lists: arguments.key_lists.then_some(REMEMBERED_KEYS),
+            rounding: by_name("--rounding", &arguments.rounding)?,
+            significance: arguments.significance.map(Significance::of),
+            zero_runs: arguments.zero_runs,
+        },
     };
     let rows = table_measure::run(&settings).context("the measurement failed")?;
     if arguments.json {
         return print_json(&rows);
     }
     let mut lines = vec![format!(
-        "{:8} {:12} {:12} {:>12} {:>10} {:>12}",
-        "table", "what", "consistency", "M keys/s", "MB/s", "median us"
+        "{:8} {:12} {:12} {:>12} {:>10} {:>12} {:>10} {:>10}",
+        "table", "what", "consistency", "M keys/s", "MB/s", "median us", "MB moved", "MB saved"
     )];
     for row in rows {
         let (keys, bytes) = (row.keys_per_second / 1e6, row.bytes_per_second / 1e6);
         lines.push(format!(
-            "{:8} {:12} {:12} {keys:12.2} {bytes:10.1} {:12.0}",
-            row.table, row.what, row.consistency, row.median_us
+            "{:8} {:12} {:12} {keys:12.2} {bytes:10.1} {:12.0} {:10.1} {:10.1}",
+            row.table,
+            row.what,
+            row.consistency,
+            row.median_us,
+            row.bytes_moved.iter().sum::<u64>() as f64 / 1e6,
+            row.saved.n_bytes() as f64 / 1e6,
         ));
     }
     print(&lines.join("\n"))

@@ -6,8 +6,8 @@ use std::time::Duration;
 use manyhands::Error;
 use manyhands::cluster::{
     CoordinatorProcess, CoordinatorSettings, SECRET_VARIABLE, Secret, ServerSettings,
-    Status as ClusterStatus, Watcher, WorkerSettings, ask_drain, ask_status, run_server,
-    run_worker,
+    ServerStanding, Status as ClusterStatus, Watcher, WorkerSettings, ask_drain, ask_status,
+    run_server, run_worker,
 };
 use manyhands::net::host::bind_towards;
 
@@ -129,13 +129,25 @@ pub(crate) fn status(arguments: &Status) -> Result<(), Failure> {
     if arguments.json { print_json(&status) } else { print(&described(&status)) }
 }
 
+fn server_line(server: &ServerStanding) -> String {
+    let ServerStanding { name, address, shards, first_of, bytes, is_leaving } = server;
+    let leaving = if *is_leaving { ", leaving" } else { "" };
+    let megabytes = *bytes as f64 / 1e6;
+    format!(
+        "  server {name} at {address}: {megabytes:.1} MB in {shards} shards, first of {first_of}{leaving}"
+    )
+}
+
 fn described(status: &ClusterStatus) -> String {
     let mut lines = vec![status.summary.clone()];
     if let Some(job) = &status.job {
         let rate = status.steps_per_second;
         let rate = rate.map_or(String::new(), |rate| format!(", {rate:.1} steps/s"));
-        lines.push(format!("job {job}: {} steps{rate}", status.steps));
+        let consistency = status.consistency.as_ref();
+        let consistency = consistency.map_or(String::new(), |word| format!(", {word}"));
+        lines.push(format!("job {job}: {} steps{rate}{consistency}", status.steps));
     }
+    lines.extend(status.servers.iter().map(server_line));
     for member in &status.members {
         let place = match member.seconds_to_rest {
             Some(seconds) => format!("rests for {seconds:.0} s more, it held the others up"),
@@ -145,8 +157,9 @@ fn described(status: &ClusterStatus) -> String {
         let drain = if member.is_draining { ", leaving" } else { "" };
         let speed = member.seconds_per_grain;
         let speed = speed.map_or(String::new(), |s| format!(", {:.2} ms a grain", s * 1000.0));
+        let bound = member.bound.map_or(String::new(), |n| format!(", may miss {n} steps"));
         lines.push(format!(
-            "  {} ({} threads): {place}{drain}, {:?}, {} steps{speed}, waited {:.1} s",
+            "  {} ({} threads): {place}{drain}, {:?}, {} steps{bound}{speed}, waited {:.1} s",
             member.name,
             member.cores,
             member.doing,

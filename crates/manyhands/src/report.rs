@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use manyhands_net::tables::traffic::Saved;
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::WorkSeconds;
+use crate::cluster::{ServerTraffic, WorkSeconds};
 use crate::machine::Machine;
 use crate::number;
 
@@ -50,6 +51,9 @@ pub struct Report {
     /// Who holds parameters beside the workers, each with what it holds; empty without servers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub servers: Vec<String>,
+    /// What moved between workers and servers, and what was saved of it; none without servers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traffic: Option<ServerTraffic>,
     /// Memory in use.
     pub memory: Memory,
     /// Energy of the processor packages.
@@ -201,6 +205,7 @@ impl Report {
         if !self.servers.is_empty() {
             lines.push(entry("servers", &self.servers.join("; ")));
         }
+        lines.extend(self.traffic.map(|traffic| entry("traffic", &traffic_text(traffic))));
         lines.push(entry("memory", &self.memory_text()));
         if let Energy::Joules(joules) = self.energy {
             lines.push(entry("energy", &format!("{} J", rounded(joules))));
@@ -280,6 +285,19 @@ impl Report {
 /// A line of the summary.
 fn entry(name: &str, text: &str) -> String {
     format!("  {name:<11} {text}")
+}
+
+/// What moved, and what each setting saved of it, or cost.
+fn traffic_text(traffic: ServerTraffic) -> String {
+    let ServerTraffic { to_servers, from_servers, saved } = traffic;
+    let one = |(name, saved): (&str, Saved)| match saved.n_bytes() {
+        0 => None,
+        n if n > 0 => Some(format!("{name} saved {}", bytes(n as u64))),
+        n => Some(format!("{name} cost {}", bytes(n.unsigned_abs()))),
+    };
+    let moved = format!("{} to servers, {} from them", bytes(to_servers), bytes(from_servers));
+    let saved = saved.each().into_iter().filter_map(one);
+    std::iter::once(moved).chain(saved).collect::<Vec<_>>().join("; ")
 }
 
 /// The loss last: people look for their metric first.

@@ -16,6 +16,7 @@ mod pairs;
 mod points;
 mod reading;
 mod servers;
+mod traffic;
 mod urls;
 mod words;
 

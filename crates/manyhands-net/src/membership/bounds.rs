@@ -2,9 +2,10 @@
 
 use super::identity::{Incarnation, JobId, MemberId, ViewId};
 use super::message::{
-    FromCoordinator, Go, GrainCounts, Grains, Join, MAX_ADDRESSES, MAX_COUNT, MAX_GRAINS, MAX_TEXT,
-    Order, Reach, Ready, Seat, Submit, ToCoordinator,
+    FromCoordinator, Go, GrainCounts, Grains, Join, MAX_ADDRESSES, MAX_COUNT, MAX_GRAINS,
+    MAX_SERVERS, MAX_TEXT, Order, Reach, Ready, Seat, Submit, ToCoordinator,
 };
+use super::status::JobStanding;
 
 impl ToCoordinator {
     /// Whether texts and lists are within their bounds and numbers are numbers; else what is not.
@@ -22,6 +23,7 @@ impl ToCoordinator {
             }
             ToCoordinator::DriverHeartbeat(heartbeat) => {
                 heartbeat.view.map_or(Ok(()), |view| view.check())?;
+                heartbeat.standing.as_ref().map_or(Ok(()), |standing| standing.check())?;
                 count("its steps", heartbeat.saved.max(heartbeat.inputs_sent))
             }
             ToCoordinator::Stalled(stalled) => {
@@ -138,6 +140,23 @@ impl Submit {
         text("the kernel set", &self.kernel_set)?;
         self.driver.check()?;
         self.grains.check()
+    }
+}
+
+impl JobStanding {
+    fn check(&self) -> Result<(), String> {
+        count("its steps", self.steps)?;
+        text("the consistency", self.consistency.as_deref().unwrap_or_default())?;
+        bounded("the servers", self.servers.len(), MAX_SERVERS)?;
+        bounded("the workers", self.workers.len(), MAX_GRAINS as usize)?;
+        self.servers.iter().try_for_each(|server| {
+            text("a server's name", &server.name)?;
+            text("a server's address", &server.address)
+        })?;
+        self.workers.iter().try_for_each(|worker| {
+            text("a worker's name", &worker.name)?;
+            count("a worker's step", worker.step)
+        })
     }
 }
 

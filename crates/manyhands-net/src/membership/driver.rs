@@ -7,6 +7,7 @@ use super::identity::{JobId, ViewId};
 use super::message::{
     DriverHeartbeat, FromCoordinator, Go, MAX_TEXT, Order, Ready, Submit, ToCoordinator,
 };
+use super::status::JobStanding;
 
 /// What happened.
 #[derive(Clone, Debug)]
@@ -29,6 +30,8 @@ pub enum Event {
         /// Which.
         steps: u64,
     },
+    /// How the job stands beyond what workers know: told with every heartbeat from now on.
+    Stands(Box<JobStanding>),
     /// The job is done.
     Finished,
     /// The driver ends before the job is done.
@@ -79,6 +82,7 @@ pub struct Driver {
     is_going: bool,
     saved: u64,
     inputs_sent: u64,
+    standing: Option<Box<JobStanding>>,
     /// What is said at the end, again after each reconnection, until the coordinator says stop.
     last_word: Option<Result<(), String>>,
     is_over: bool,
@@ -95,6 +99,7 @@ impl Driver {
             is_going: false,
             saved,
             inputs_sent: saved,
+            standing: None,
             last_word: None,
             is_over: false,
         }
@@ -116,6 +121,7 @@ impl Driver {
             Event::Received(message) => self.receive(now, *message, &mut actions),
             Event::Saved { steps } => self.saved = self.saved.max(steps),
             Event::InputsSent { steps } => self.inputs_sent = steps,
+            Event::Stands(standing) => self.standing = Some(standing),
             Event::Finished => self.end_with(Ok(()), &mut actions),
             Event::Failed { reason } => self.end_with(Err(shortened(reason)), &mut actions),
             Event::Tick => self.tick(now, &mut actions),
@@ -205,6 +211,7 @@ impl Driver {
             view: self.view.filter(|_| self.is_going),
             saved: self.saved,
             inputs_sent: self.inputs_sent,
+            standing: self.standing.clone(),
         };
         send(actions, ToCoordinator::DriverHeartbeat(heartbeat));
         self.say_last_word(actions);

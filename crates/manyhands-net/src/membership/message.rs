@@ -3,12 +3,14 @@
 use serde::{Deserialize, Serialize};
 
 use super::identity::{ClusterId, Incarnation, Instance, JobId, MemberId, ViewId};
-use super::status::Status;
+use super::status::{JobStanding, Status};
 
 /// The longest name, address or reason, in bytes.
 pub const MAX_TEXT: usize = 1024;
 /// The most addresses of one process.
 pub const MAX_ADDRESSES: usize = 16;
+/// The most servers of a job.
+pub const MAX_SERVERS: usize = 1 << 12;
 /// The most grains of a step.
 pub const MAX_GRAINS: u32 = 1 << 16;
 /// The largest of numbers that count up: steps, views, jobs, lives. None is ever reached by counting, and all can be added to.
@@ -232,6 +234,9 @@ pub struct DriverHeartbeat {
     pub saved: u64,
     /// It has sent all inputs of the steps before this one.
     pub inputs_sent: u64,
+    /// What it tells of the job beyond what workers know, where there is something.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standing: Option<Box<JobStanding>>,
 }
 
 /// Said by the coordinator. A follower looks at the first two fields before anything else (M1).

@@ -22,16 +22,65 @@ pub struct Status {
     /// build does not say.
     #[serde(default)]
     pub driver: Option<(JobId, Reach)>,
-    /// Steps completed, the highest that a member told.
+    /// Steps completed, the highest that a member or the driver told.
     pub steps: u64,
     /// Steps per second over the last heartbeats, if known.
     pub steps_per_second: Option<f64>,
+    /// What workers may miss of what others did, in a word, where parameters live on servers. A coordinator of an earlier build does not say,
+    /// nor who the servers are.
+    #[serde(default)]
+    pub consistency: Option<String>,
+    /// The servers that hold parameters of the job.
+    #[serde(default)]
+    pub servers: Vec<ServerStanding>,
     /// The workers, in the order of joining.
     pub members: Vec<MemberStatus>,
     /// The last failure and its reason.
     pub last_failure: Option<String>,
     /// The latest decisions, oldest first.
     pub history: Vec<Decision>,
+}
+
+/// What the driver of a job tells of it beyond what its workers know.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobStanding {
+    /// Steps that are done.
+    pub steps: u64,
+    /// What workers may miss of what others did, in a word, where parameters live on servers.
+    pub consistency: Option<String>,
+    /// The servers that hold parameters.
+    pub servers: Vec<ServerStanding>,
+    /// Workers that do not wait for each other at every step.
+    pub workers: Vec<WorkerStanding>,
+}
+
+/// How a server of parameters stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerStanding {
+    /// What people call it.
+    pub name: String,
+    /// Where it is reached.
+    pub address: String,
+    /// Shards that it holds.
+    pub shards: u64,
+    /// Shards that it answers for; of the others it has copies.
+    pub first_of: u64,
+    /// Bytes of memory that they take.
+    pub bytes: u64,
+    /// Whether it is about to leave.
+    pub is_leaving: bool,
+}
+
+/// How far a worker is that does not wait for the others at every step.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerStanding {
+    /// What people call it.
+    pub name: String,
+    /// The step that it is at.
+    pub step: u64,
+    /// How many steps it may miss of what others did; none where that is not bounded.
+    pub bound: Option<u64>,
 }
 
 /// How a worker stands.
@@ -55,8 +104,11 @@ pub struct MemberStatus {
     pub seconds_to_rest: Option<f64>,
     /// What it does, as it said last.
     pub doing: Doing,
-    /// Steps its state has behind it.
+    /// Steps its state has behind it; where workers do not wait for each other, the step that it is at.
     pub steps: Option<u64>,
+    /// How many steps it may miss of what others did, where that is bounded and not the same for all at every step.
+    #[serde(default)]
+    pub bound: Option<u64>,
     /// How long one grain takes it.
     pub seconds_per_grain: Option<f64>,
     /// How long it waited for others, in all.

@@ -92,6 +92,8 @@ pub struct ServerStatus {
     pub id: ServerId,
     /// Its name.
     pub name: String,
+    /// Where it is reached.
+    pub address: String,
     /// Bytes that its tables take.
     pub n_bytes: u64,
     /// Shards that it answers for.
@@ -164,6 +166,7 @@ impl Director {
             ServerStatus {
                 id: *id,
                 name: server.name.clone(),
+                address: server.reach.addresses.first().cloned().unwrap_or_default(),
                 n_bytes: server.n_bytes,
                 n_first: holdings().filter(|holding| holding.first() == Some(*id)).count(),
                 n_held: holdings().filter(|holding| holding.holders.contains(id)).count(),

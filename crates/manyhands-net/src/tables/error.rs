@@ -29,6 +29,16 @@ pub enum TableError {
         /// The bound.
         staleness: u32,
     },
+    /// A filter that changes values, where bits are promised.
+    #[error(
+        "the table {table} cannot have {setting} under bsp, which promises every bit: take ssp, adaptive or async"
+    )]
+    NotExact {
+        /// Which.
+        table: String,
+        /// What changes values.
+        setting: String,
+    },
     /// Two who open a table do not agree.
     #[error("the table {table} is open already, and it is another: {what} differs")]
     OtherSpec {

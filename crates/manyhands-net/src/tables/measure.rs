@@ -15,6 +15,7 @@ use super::network::{Network, OnStation, WithinProcess};
 use super::serving::{ServerProcess, ServerSettings};
 use super::spec::{Consistency, TableSpec, mix};
 use super::store::RowInit;
+use super::traffic::{SavedByFilter, TrafficSpec};
 use crate::collective::{Algorithm, CollectiveError, Group, Reduction};
 use crate::measure::Transport;
 use crate::secure::{Secret, SecretError};
@@ -47,6 +48,9 @@ pub struct Settings {
     pub dense_bytes: usize,
     /// Timed rounds.
     pub n_rounds: usize,
+    /// The filters; those that change values are left out under BSP.
+    #[serde(default)]
+    pub traffic: TrafficSpec,
 }
 
 impl Default for Settings {
@@ -61,6 +65,7 @@ impl Default for Settings {
             width: 16,
             dense_bytes: 16 << 20,
             n_rounds: 50,
+            traffic: TrafficSpec::default(),
         }
     }
 }
@@ -80,6 +85,20 @@ pub struct Row {
     pub bytes_per_second: f64,
     /// The middle round of the first worker, in microseconds.
     pub median_us: f64,
+    /// Bytes that left workers and came to them, of all workers and rounds, those before the timed ones included.
+    pub bytes_moved: [u64; 2],
+    /// What each filter saved of them.
+    pub saved: SavedByFilter,
+}
+
+/// What the workers of a measurement took and moved.
+struct Timed {
+    /// Of all.
+    time: Duration,
+    /// The rounds of the first.
+    rounds: Vec<Duration>,
+    moved: [u64; 2],
+    saved: SavedByFilter,
 }
 
 /// Why nothing was measured.
@@ -155,18 +174,18 @@ impl Scene {
         Ok(Tables::connect(network, own)?)
     }
 
-    /// Runs a body in every worker, and times it in all of them together. Gives the time of all, and the rounds of the first.
+    /// Runs a body in every worker, and times it in all of them together.
     fn timed(
         &self,
         name: &str,
         spec: &TableSpec,
         round: impl Fn(&Table, &Tables, usize, usize) -> Result<(), TableError> + Sync,
-    ) -> Result<(Duration, Vec<Duration>), MeasureError> {
+    ) -> Result<Timed, MeasureError> {
         let n_workers = self.settings.n_workers.max(1);
         let n_rounds = self.settings.n_rounds.max(1);
         let warm = 2 + n_rounds / 10;
         let barrier = Barrier::new(n_workers);
-        let worker = |idx: usize| -> Result<(Duration, Vec<Duration>), MeasureError> {
+        let worker = |idx: usize| -> Result<Timed, MeasureError> {
             let opened = self.client(idx).and_then(|tables| {
                 let table = tables.open(name, spec.clone())?;
                 Ok((tables, table))
@@ -186,18 +205,25 @@ impl Scene {
             }
             tables.flush()?;
             barrier.wait();
-            Ok((start.elapsed(), rounds))
+            let (time, moved, saved) = (start.elapsed(), tables.traffic(), table.saved());
+            Ok(Timed { time, rounds, moved, saved })
         };
         let worker = &worker;
         std::thread::scope(|scope| {
             let threads: Vec<_> =
                 (0..n_workers).map(|idx| scope.spawn(move || worker(idx))).collect();
-            let mut first = None;
+            let mut all: Option<Timed> = None;
             for thread in threads {
                 let found = thread.join().map_err(|_| MeasureError::Panicked)??;
-                first.get_or_insert(found);
+                match &mut all {
+                    Some(all) => {
+                        all.moved = [0, 1].map(|way| all.moved[way] + found.moved[way]);
+                        all.saved += found.saved;
+                    }
+                    None => all = Some(found),
+                }
             }
-            first.ok_or(MeasureError::Panicked)
+            all.ok_or(MeasureError::Panicked)
         })
     }
 
@@ -206,7 +232,7 @@ impl Scene {
         [table, what]: [&str; 2],
         consistency: Consistency,
         (n_keys, n_bytes): (usize, usize),
-        (time, mut rounds): (Duration, Vec<Duration>),
+        Timed { time, mut rounds, moved, saved }: Timed,
     ) -> Row {
         let n_rounds = rounds.len() * self.settings.n_workers.max(1);
         rounds.sort_unstable();
@@ -218,12 +244,16 @@ impl Scene {
             keys_per_second: per_second(n_keys),
             bytes_per_second: per_second(n_bytes),
             median_us: rounds[rounds.len() / 2].as_secs_f64() * 1e6,
+            bytes_moved: moved,
+            saved,
         }
     }
 
     fn sparse(&self, consistency: Consistency) -> Result<Vec<Row>, MeasureError> {
         let Settings { n_keys, n_rows, width, replication, .. } = self.settings;
-        let spec = TableSpec { consistency, replication, ..TableSpec::rows(width, RowInit::Zeros) };
+        let traffic = self.traffic(consistency);
+        let rows = TableSpec::rows(width, RowInit::Zeros);
+        let spec = TableSpec { consistency, replication, traffic, ..rows };
         let values = vec![1e-3; n_keys * width];
         let batches: Vec<Vec<u64>> =
             (0..16 * self.settings.n_workers.max(1)).map(|n| batch(n, n_keys, n_rows)).collect();
@@ -259,6 +289,18 @@ impl Scene {
         Ok(rows)
     }
 
+    /// The filters that a table of this consistency can have.
+    fn traffic(&self, consistency: Consistency) -> TrafficSpec {
+        let all = self.settings.traffic;
+        match consistency {
+            Consistency::Bsp => {
+                let (key_lists, zero_runs) = (all.key_lists, all.zero_runs);
+                TrafficSpec { key_lists, zero_runs, ..TrafficSpec::default() }
+            }
+            _ => all,
+        }
+    }
+
     fn part(&self, worker: usize, n: usize) -> StepPart {
         let n_grains = self.settings.n_workers.max(1);
         let grains = worker..worker + 1;
@@ -268,7 +310,8 @@ impl Scene {
     fn dense(&self, consistency: Consistency) -> Result<Vec<Row>, MeasureError> {
         let n = self.settings.dense_bytes / 4;
         let replication = self.settings.replication;
-        let spec = TableSpec { consistency, replication, ..TableSpec::dense(n as u64) };
+        let traffic = self.traffic(consistency);
+        let spec = TableSpec { consistency, replication, traffic, ..TableSpec::dense(n as u64) };
         let values = vec![1e-3; n];
         let name = format!("dense {}", word(consistency));
         let outs: Vec<std::sync::Mutex<Vec<f32>>> =

@@ -12,7 +12,7 @@ use super::spec::TableSpec;
 use super::traffic::rounding::Rounding;
 
 /// The version of what is said here. Both sides of a link must speak the same.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// The longest head.
 pub const LONGEST_HEAD: usize = 4 << 20;
 /// The most bytes beside a head.

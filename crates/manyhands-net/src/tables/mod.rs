@@ -30,6 +30,7 @@ pub mod traffic;
 mod body;
 mod calls;
 mod digest;
+mod key_lists;
 mod landing;
 mod line;
 mod packing;

@@ -1,13 +1,14 @@
-//! Values of pushes in fewer bytes, and back: rounded with feedback, and without runs of zeros. Keys go as they are.
+//! Values in fewer bytes, and back: pushes rounded with feedback, pushes and pulls without runs of zeros. Keys are left as they are: see `key_lists.rs`.
 
 use std::collections::BTreeMap;
 
+use super::body;
 use super::error::TableError;
 use super::identity::ShardId;
 use super::message::{Body, Operation, Packing, floats, keys};
-use super::spec::{PushTraffic, Shape, TableSpec};
+use super::spec::{Shape, TableSpec};
 use super::traffic::rounding::{DenseFeedback, Rounding, RowFeedback};
-use super::traffic::{Saved, TrafficError, zero_runs};
+use super::traffic::{Saved, SavedByFilter, TrafficError, TrafficSpec, zero_runs};
 
 /// Rows whose rounding is fed back, in all shards of a table together.
 const MOST_ROWS: usize = 4 << 20;
@@ -16,7 +17,8 @@ const MOST_ROWS: usize = 4 << 20;
 #[derive(Default)]
 pub(super) struct Packer {
     feedback: BTreeMap<ShardId, Feedback>,
-    saved: Saved,
+    rounding: Saved,
+    zero_runs: Saved,
 }
 
 enum Feedback {
@@ -25,9 +27,10 @@ enum Feedback {
 }
 
 impl Packer {
-    /// Bytes before and after.
-    pub(super) fn saved(&self) -> Saved {
-        self.saved
+    /// Bytes before and after, of each filter.
+    pub(super) fn saved(&self) -> SavedByFilter {
+        let (rounding, zero_runs) = (self.rounding, self.zero_runs);
+        SavedByFilter { rounding, zero_runs, ..SavedByFilter::default() }
     }
 
     /// Writes a push in fewer bytes. `first` is where its elements lie in the shard.
@@ -39,39 +42,59 @@ impl Packer {
         operation: &mut Operation,
         body: &mut Body,
     ) -> Result<(), TrafficError> {
-        let PushTraffic { rounding, zero_runs } = spec.traffic;
-        let Operation::Push { n, packing, .. } = operation else { return Ok(()) };
+        let TrafficSpec { rounding, zero_runs, .. } = spec.traffic;
+        // Sums of grains keep their bits: tables whose pushes are such have no rounding.
+        let (Operation::Push { n, packing, .. } | Operation::Part { n, packing, .. }) = operation
+        else {
+            return Ok(());
+        };
         let (n_keys, width) = match spec.shape {
             Shape::Dense { .. } => (0, 1),
             Shape::Rows { width, .. } => (*n as usize * 8, width),
         };
         let (all_keys, values) = body.split_at(n_keys);
-        let values = floats(values);
         let mut rounded = Vec::new();
-        match self.feedback.entry(shard).or_insert_with(|| match spec.shape {
-            Shape::Dense { .. } => Feedback::Dense(DenseFeedback::new(rounding, n_elements)),
-            Shape::Rows { .. } => {
-                let most = MOST_ROWS / spec.cut().n_shards().max(1) as usize;
-                Feedback::Rows(Box::new(RowFeedback::new(rounding, width, most)))
-            }
-        }) {
-            Feedback::Dense(feedback) => feedback.encode(first, &values, &mut rounded)?,
-            Feedback::Rows(feedback) => feedback.encode(&keys(all_keys), &values, &mut rounded)?,
-        };
-        let mut packed = all_keys.to_vec();
-        let mut without_zeros = None;
-        match zero_runs {
-            true => {
-                without_zeros = Some(rounded.len());
-                zero_runs::encode(&rounded, &mut packed);
-            }
-            false => packed.append(&mut rounded),
+        if rounding != Rounding::None {
+            let values = floats(values);
+            match self.feedback.entry(shard).or_insert_with(|| match spec.shape {
+                Shape::Dense { .. } => Feedback::Dense(DenseFeedback::new(rounding, n_elements)),
+                Shape::Rows { .. } => {
+                    let most = MOST_ROWS / spec.cut().n_shards().max(1) as usize;
+                    Feedback::Rows(Box::new(RowFeedback::new(rounding, width, most)))
+                }
+            }) {
+                Feedback::Dense(feedback) => feedback.encode(first, &values, &mut rounded)?,
+                Feedback::Rows(feedback) => {
+                    feedback.encode(&keys(all_keys), &values, &mut rounded)?
+                }
+            };
+            self.rounding.count(size_of_val(&*values), rounded.len());
         }
-        *packing = Packing { rounding, without_zeros };
-        self.saved.count(body.len(), packed.len());
+        let values = if rounding == Rounding::None { values } else { &rounded[..] };
+        let mut packed = body::empty(all_keys.len() + values.len() + 1);
+        packed.extend_from_slice(all_keys);
+        match zero_runs {
+            true => self.zero_runs += zero_runs::encode(values, &mut packed),
+            false => packed.extend_from_slice(values),
+        }
+        *packing = Packing { rounding, without_zeros: zero_runs.then_some(values.len()) };
         *body = Body::new(packed);
         Ok(())
     }
+}
+
+/// Values that were read, without their runs of zeros.
+pub(super) fn pack_values(values: &Body) -> Body {
+    let mut packed = body::empty(values.len() + 1);
+    zero_runs::encode(values, &mut packed);
+    Body::new(packed)
+}
+
+/// Values that were read as they were: so many bytes of them.
+pub(super) fn unpack_values(packed: &[u8], n_bytes: usize) -> Result<Body, TrafficError> {
+    let mut values = body::any(n_bytes);
+    zero_runs::decode(packed, &mut values)?;
+    Ok(Body::new(values))
 }
 
 /// A push as it was before it was packed.
@@ -81,7 +104,10 @@ pub(super) fn unpack(
     operation: &mut Operation,
     body: &mut Body,
 ) -> Result<(), TableError> {
-    let Operation::Push { n, packing, .. } = operation else { return Ok(()) };
+    let (Operation::Push { n, packing, .. } | Operation::Part { n, packing, .. }) = operation
+    else {
+        return Ok(());
+    };
     if packing.is_plain() {
         return Ok(());
     }

@@ -8,7 +8,7 @@ use super::error::TableError;
 use super::identity::ShardId;
 use super::rules::RuleSpec;
 use super::store::RowInit;
-use super::traffic::rounding::Rounding;
+use super::traffic::TrafficSpec;
 
 /// Edges of dense shards lie on multiples of this many elements.
 pub const BLOCK: u64 = 4096;
@@ -43,7 +43,7 @@ pub struct TableSpec {
     pub n_shards: Option<usize>,
     /// What is done to move fewer bytes.
     #[serde(default)]
-    pub traffic: PushTraffic,
+    pub traffic: TrafficSpec,
     /// Whether a push with a value that is not finite is refused.
     #[serde(default = "default_true")]
     pub rejects_nan: bool,
@@ -98,16 +98,6 @@ impl Consistency {
     }
 }
 
-/// What is done so that pushes move fewer bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct PushTraffic {
-    /// Values are rounded; what that takes away goes with the next push. Not under BSP, whose bits it would change.
-    pub rounding: Rounding,
-    /// Runs of zeros go as their length.
-    pub zero_runs: bool,
-}
-
 fn default_replication() -> usize {
     1
 }
@@ -134,7 +124,7 @@ impl TableSpec {
             consistency: Consistency::default(),
             replication: default_replication(),
             n_shards: None,
-            traffic: PushTraffic::default(),
+            traffic: TrafficSpec::default(),
             rejects_nan: true,
         }
     }
@@ -159,8 +149,13 @@ impl TableSpec {
         if self.n_shards.is_some_and(|n| n == 0 || n > MOST_SHARDS) {
             return wrong(format!("the number of shards must be 1 to {MOST_SHARDS}"));
         }
-        if self.consistency == Consistency::Bsp && self.traffic.rounding != Rounding::None {
-            return wrong("values that are rounded have other bits, and bsp promises them".into());
+        if let (Consistency::Bsp, Some(setting)) = (self.consistency, self.traffic.changes_values())
+        {
+            let (table, setting) = (name.to_string(), setting.to_string());
+            return Err(TableError::NotExact { table, setting });
+        }
+        if let Some(error) = self.traffic.significance.and_then(|one| one.check().err()) {
+            return wrong(error.to_string());
         }
         match self.consistency.bound() {
             Some(staleness) if staleness > MOST_STALENESS => {
@@ -310,5 +305,29 @@ mod tests {
         );
         assert!(TableSpec { replication: 0, ..TableSpec::dense(5) }.check("w").is_err());
         assert!(TableSpec::rows(0, RowInit::Zeros).check("w").is_err());
+    }
+
+    #[test]
+    fn what_changes_values_is_refused_where_bits_are_promised() {
+        use crate::tables::traffic::rounding::Rounding;
+        use crate::tables::traffic::significance::Significance;
+        let small = Significance { threshold: 1e-3, most_clocks: 8, most_rows: 10 };
+        let of = |consistency, traffic| TableSpec { consistency, traffic, ..TableSpec::dense(5) };
+        let rounds = TrafficSpec { rounding: Rounding::F16, ..TrafficSpec::default() };
+        let holds = TrafficSpec { significance: Some(small), ..TrafficSpec::default() };
+        for (traffic, word) in [(rounds, "rounded values"), (holds, "updates that are held back")] {
+            assert!(of(Consistency::Async, traffic).check("w").is_ok());
+            assert_eq!(
+                of(Consistency::Bsp, traffic).check("weights").unwrap_err().to_string(),
+                format!(
+                    "the table weights cannot have {word} under bsp, which promises every bit: take ssp, adaptive or async"
+                )
+            );
+        }
+        let exact = TrafficSpec { key_lists: Some(9), zero_runs: true, ..TrafficSpec::default() };
+        assert!(of(Consistency::Bsp, exact).check("w").is_ok());
+        let absurd = Significance { threshold: -1.0, ..small };
+        let absurd = TrafficSpec { significance: Some(absurd), ..TrafficSpec::default() };
+        assert!(of(Consistency::Async, absurd).check("w").is_err());
     }
 }

@@ -204,14 +204,13 @@ fn without_a_director_there_is_an_error_not_a_wait() {
     let tables = cluster.client("w0");
     let table = tables.open("rows", rows()).unwrap();
     let (network, reach) = (cluster.network(), cluster.director.reach().clone());
-    // The director alone: one that is still there when the servers go says that the shards are lost.
     let Cluster { director, servers, .. } = cluster;
-    drop(director);
+    // Before the servers, whose loss it would tell of.
+    drop((director, servers));
     let mut out = [0.0; 2];
     let error = table.pull(&[1], &mut out).and_then(|ticket| ticket.wait()).unwrap_err();
     assert!(matches!(error, TableError::DirectorLost { .. }), "{error}");
     let mut settings = ClientSettings::new("w1", reach);
     settings.deadline = Duration::from_millis(100);
     assert!(matches!(Tables::connect(network, settings), Err(TableError::NoLink { .. })));
-    drop(servers);
 }

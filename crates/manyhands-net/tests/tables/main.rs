@@ -9,4 +9,5 @@ mod in_place;
 mod real;
 mod script;
 mod simulation;
+mod traffic;
 mod world;

@@ -5,10 +5,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use manyhands_net::collective::subtrees;
-use manyhands_net::tables::client::{Client, Outcome, Request, TicketId};
+use manyhands_net::tables::client::{
+    Client, Filters, GoingPush, Keys, Outcome, PushSettings, Request, TicketId,
+};
 use manyhands_net::tables::identity::{ClientId, Place, ShardId, TableId, Version};
 use manyhands_net::tables::message::{Body, Operation, Packing, Until, Wanted};
 use manyhands_net::tables::spec::{Consistency, Cut, TableSpec};
+use manyhands_net::tables::traffic::SavedByFilter;
 
 use crate::chance::mix2;
 use crate::world::{MS, World};
@@ -88,14 +91,16 @@ pub(crate) struct Script {
     numbers: BTreeMap<Place, u64>,
     /// Clients whose grains of this step were done again here.
     redone: Vec<usize>,
-    /// Keys of each push.
-    pub(crate) pushed: BTreeMap<(Place, u64), Vec<u64>>,
+    filters: Filters,
+    /// What each push adds to keys.
+    pub(crate) pushed: BTreeMap<(Place, u64), Vec<(u64, f32)>>,
     pub(crate) seen: Vec<Seen>,
     pub(crate) id: Option<ClientId>,
 }
 
 impl Script {
     pub(crate) fn new(plan: Arc<Plan>, idx: usize) -> Script {
+        let filters = Filters::new(&plan.spec).unwrap();
         Script {
             plan,
             idx,
@@ -106,10 +111,20 @@ impl Script {
             open: Vec::new(),
             numbers: BTreeMap::new(),
             redone: Vec::new(),
+            filters,
             pushed: BTreeMap::new(),
             seen: Vec::new(),
             id: None,
         }
+    }
+
+    /// The table of the run, once it is open.
+    pub(crate) fn table(&self) -> TableId {
+        self.table
+    }
+
+    pub(crate) fn saved(&self) -> SavedByFilter {
+        self.filters.saved()
     }
 
     pub(crate) fn is_done(&self) -> bool {
@@ -217,22 +232,60 @@ impl Script {
         for push in 0..1 + choices % 3 {
             let chosen = |key: &u64| mix2(choices ^ push, *key).is_multiple_of(3);
             let keys: Vec<u64> = self.plan.keys.iter().copied().filter(chosen).collect();
-            let clock = self.round;
-            let ones: Vec<(u64, f32)> = keys.iter().map(|key| (*key, 1.0)).collect();
-            self.send(client, &ones, false, &|first, n| Operation::Push {
-                first,
-                n,
-                clock,
-                rate: 1.0.into(),
-                share: 1.0.into(),
-                packing: Packing::default(),
-            });
+            match self.filters.holds() {
+                true => self.hold(client, &keys)?,
+                false => {
+                    let ones: Vec<(u64, f32)> = keys.iter().map(|key| (*key, 1.0)).collect();
+                    self.push(client, &ones);
+                }
+            }
         }
+        let is_last = self.round + 1 == self.plan.n_rounds;
+        let (due, _) =
+            if is_last { self.filters.all_held() } else { self.filters.due(self.round + 1) };
+        self.push_held(client, due);
         if self.plan.spec.consistency.bound().is_some() {
             self.everywhere(client, &Operation::Finish { clock: self.round });
         }
         self.next_round();
         Ok(())
+    }
+
+    /// Adds one to keys, as far as that matters.
+    fn hold(&mut self, client: &mut Client, keys: &[u64]) -> Result<(), String> {
+        let (Some(first), Some(last)) = (keys.first(), keys.last()) else { return Ok(()) };
+        let (keys, values): (Keys<'_>, Vec<f32>) = match self.plan.spec.cut() {
+            Cut::Rows { .. } => (keys.into(), vec![1.0; keys.len()]),
+            Cut::Dense { .. } => {
+                let is_chosen = |key: u64| if keys.contains(&key) { 1.0 } else { 0.0 };
+                ((*first..last + 1).into(), (*first..=*last).map(is_chosen).collect())
+            }
+        };
+        let going = self.filters.hold(self.round, &keys, &values, PushSettings::default());
+        self.push_held(client, going.map_err(|error| error.to_string())?);
+        Ok(())
+    }
+
+    fn push_held(&mut self, client: &mut Client, going: Vec<GoingPush>) {
+        for push in going {
+            let values: Vec<(u64, f32)> = match push.keys() {
+                Keys::List(keys) => keys.iter().copied().zip(push.values.clone()).collect(),
+                Keys::Range(range) => range.zip(push.values.clone()).collect(),
+            };
+            self.push(client, &values);
+        }
+    }
+
+    fn push(&mut self, client: &mut Client, values: &[(u64, f32)]) {
+        let clock = self.round;
+        self.send(client, values, false, &|first, n| Operation::Push {
+            first,
+            n,
+            clock,
+            rate: 1.0.into(),
+            share: 1.0.into(),
+            packing: Packing::default(),
+        });
     }
 
     fn next_round(&mut self) {
@@ -393,10 +446,13 @@ impl Script {
             let first = if is_dense { own[0].0 } else { 0 };
             let number = self.numbers.entry(place).or_insert(0);
             *number += 1;
-            let keys = own.iter().map(|(key, _)| *key).collect();
-            self.pushed.insert((place, *number), keys);
+            let added = own.iter().copied().filter(|(_, value)| *value != 0.0).collect();
+            self.pushed.insert((place, *number), added);
             let body = (!bytes.is_empty()).then(|| Body::new(bytes));
             requests.push(Request::Do { place, operation: operation(first, n), body });
+        }
+        if self.filters.packs() {
+            self.filters.pack(&mut requests).unwrap();
         }
         self.open.push(client.submit(requests));
     }

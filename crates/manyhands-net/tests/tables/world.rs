@@ -115,6 +115,8 @@ pub(crate) struct World {
     pub(crate) trace: Option<Vec<String>>,
     pub(crate) n_events: u64,
     pub(crate) n_crashes: u64,
+    /// How often a server did not know a list of keys.
+    pub(crate) n_unknown_lists: u64,
     pub(crate) failure: Option<String>,
     /// Clients that crashed: what they had not heard of may be there or not.
     pub(crate) dead_clients: Vec<ClientNode>,
@@ -141,6 +143,7 @@ impl World {
             trace: is_traced.then(Vec::new),
             n_events: 0,
             n_crashes: 0,
+            n_unknown_lists: 0,
             failure: None,
             dead_clients: Vec::new(),
             faults_end: 0,
@@ -502,6 +505,8 @@ impl World {
                 self.tell_client(idx, client::Event::FromDirector(message));
             }
             (Node::Client(idx), Packet::FromServer(message, body)) => {
+                let is_unknown = matches!(message, FromServer::UnknownKeys { .. });
+                self.n_unknown_lists += u64::from(is_unknown);
                 let node = self.clients[idx].as_ref();
                 let server = node.and_then(|node| {
                     node.servers.iter().find(|(_, of)| **of == link).map(|(server, _)| *server)

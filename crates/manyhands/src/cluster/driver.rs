@@ -21,7 +21,7 @@ use manyhands_net::secure::Secret;
 use manyhands_net::station::{Route, Station, public_address};
 
 use super::programs::{DriverPlan, ServersPlan, grain_counts, programs};
-use super::servers::TablesOfDriver;
+use super::servers::{ServerTraffic, TablesOfDriver};
 use super::serving::{KEPT, accept};
 use super::table::{Shared, Table};
 use super::turns::Turns;
@@ -81,6 +81,8 @@ pub(crate) struct Remote<'a> {
     tables: Option<TablesOfDriver>,
     /// What its director says.
     said: Receiver<String>,
+    /// When the coordinator was last told how the job stands.
+    stood: Option<Instant>,
 }
 
 impl<'a> Remote<'a> {
@@ -169,6 +171,7 @@ impl<'a> Remote<'a> {
             failure: None,
             tables,
             said,
+            stood: None,
         })
     }
 
@@ -213,6 +216,17 @@ impl<'a> Remote<'a> {
 }
 
 impl Remote<'_> {
+    /// Has the coordinator know how a job with servers stands: steps, servers and bounds are no worker's to tell.
+    fn tell_standing(&mut self) {
+        let Some(tables) = &self.tables else { return };
+        if self.stood.is_some_and(|stood| stood.elapsed() < MOMENT) {
+            return;
+        }
+        self.stood = Some(Instant::now());
+        let standing = tables.standing(&self.shared.table());
+        self.follower.note(Event::Stands(Box::new(standing)));
+    }
+
     /// Has people told of what is missing: the coordinator, or workers.
     fn look_around(&mut self) {
         let apart = self.follower.apart();
@@ -290,6 +304,7 @@ impl<'a> Steps<'a> for Remote<'a> {
         if !is_done {
             self.look_around();
         }
+        self.tell_standing();
         Ok(is_done)
     }
 
@@ -379,6 +394,10 @@ impl<'a> Steps<'a> for Remote<'a> {
             seconds: *seconds,
         };
         table.work.iter().map(report).collect()
+    }
+
+    fn traffic(&self) -> Option<ServerTraffic> {
+        self.shared.table().traffic
     }
 
     fn servers(&self) -> Vec<String> {

@@ -36,7 +36,7 @@ pub use local::{LocalCluster, LocalWorkers};
 pub(crate) use offer::DataOffer;
 pub use padding::Straggling;
 pub(crate) use programs::DriverPlan;
-pub use servers::{ServerSettings, run_server};
+pub use servers::{ServerSettings, ServerTraffic, run_server};
 pub use talk::TalkError;
 pub use watch::{Point, Watcher};
 pub use words::WorkSeconds;
@@ -47,6 +47,6 @@ pub use worker::{WorkerSettings, end_with_parent, run_worker};
 pub use manyhands_net::control::{
     ControlError, CoordinatorError, CoordinatorProcess, CoordinatorSettings, ask_drain, ask_status,
 };
-pub use manyhands_net::membership::status::{Decision, MemberStatus, Status};
+pub use manyhands_net::membership::status::{Decision, MemberStatus, ServerStanding, Status};
 pub use manyhands_net::secure::{SECRET_VARIABLE, Secret, SecretError};
 pub use manyhands_net::station::{Route, StationError};

@@ -1,6 +1,7 @@
 //! What a driver makes of a recipe for its workers.
 
 use manyhands_net::membership::message::GrainCounts;
+use manyhands_net::tables::traffic::TrafficSpec;
 
 use super::dispatch::Drift;
 use super::offer::DataOffer;
@@ -31,6 +32,7 @@ pub(super) struct ServersPlan {
     pub(super) consistency: Consistency,
     /// The bound of `ssp`.
     pub(super) staleness: u64,
+    pub(super) traffic: TrafficSpec,
 }
 
 impl ServersPlan {
@@ -63,6 +65,7 @@ impl DriverPlan {
             parameters: distribute.tables.clone().unwrap_or_default().parameters,
             consistency: distribute.consistency,
             staleness: distribute.staleness_bound(),
+            traffic: distribute.traffic.unwrap_or_default().of_table(),
         });
         DriverPlan { n_samples, threads, local, offer, overlap, servers }
     }

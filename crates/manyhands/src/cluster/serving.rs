@@ -149,18 +149,14 @@ impl Serving<'_> {
             }
             FromWorker::TurnDone { round, loss, work } => {
                 let mut table = self.shared.table();
-                let own = table.work.entry(self.name.clone()).or_default();
-                own.0 += work.n_grains;
-                own.1.add(work.seconds);
+                table.note_work(&self.name, work);
                 table.turn_done(self.number, round, loss, work.seconds.compute);
                 drop(table);
                 self.shared.ring();
             }
             FromWorker::Done { loss, work } => {
                 let mut table = self.shared.table();
-                let own = table.work.entry(self.name.clone()).or_default();
-                own.0 += work.n_grains;
-                own.1.add(work.seconds);
+                table.note_work(&self.name, work);
                 if table.done(self.number, loss) {
                     self.shared.changed.notify_all();
                 }

@@ -18,7 +18,7 @@ use manyhands_program::LOSS;
 use super::halt::{Halt, driver_halt};
 use super::overlap::{Overlapped, overlapped_buckets};
 use super::plane::{Plane, lost_in};
-use super::servers::PartsOf;
+use super::servers::{PartsOf, TableAtHand};
 use super::shares::{Part, portions, ranges, whole_subtrees};
 use super::watch::Point;
 use super::words::{FromWorker, Loss, Work, WorkSeconds};
@@ -208,8 +208,9 @@ impl Plane<'_> {
     }
 
     /// Tells the driver that a step is done, and asks for what the next ones need.
-    fn tell_done(&mut self, of: &StepOf<'_>, work: Work) -> Result<(), Halt> {
+    fn tell_done(&mut self, of: &StepOf<'_>, mut work: Work) -> Result<(), Halt> {
         let Some(job) = &mut self.job else { return Err(Halt::Stopped) };
+        work.traffic = job.table.as_mut().and_then(TableAtHand::take_traffic);
         let Some(loss) = job.losses.last().copied() else { return Err(Halt::Stopped) };
         job.driver.say(&FromWorker::Done { loss, work }, &[]).map_err(driver_halt)?;
         job.ask_ahead(of.go, of.number, of.parts, of.rank)?;

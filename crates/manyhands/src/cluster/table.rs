@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use manyhands_net::control::Teller;
 use manyhands_net::membership::driver::Event;
 
+use super::servers::ServerTraffic;
 use super::turns::Turns;
-use super::words::{Loss, Programs, WorkSeconds};
+use super::words::{Loss, Programs, Work, WorkSeconds};
 use crate::checkpoint::NamedTensor;
 use crate::error::Error;
 use crate::train::Step;
@@ -75,6 +76,8 @@ pub(super) struct Table {
     pub(super) turns: Option<Turns>,
     /// What each worker did, by name.
     pub(super) work: BTreeMap<String, (u64, WorkSeconds)>,
+    /// What all workers moved to and from servers.
+    pub(super) traffic: Option<ServerTraffic>,
 }
 
 /// For how long nobody was ready to do steps.
@@ -140,6 +143,16 @@ impl Table {
         }
         self.done = self.done.max(done);
         is_news
+    }
+
+    /// Takes note of what a worker did.
+    pub(super) fn note_work(&mut self, name: &str, work: Work) {
+        let own = self.work.entry(name.to_string()).or_default();
+        own.0 += work.n_grains;
+        own.1.add(work.seconds);
+        if let Some(traffic) = work.traffic {
+            self.traffic.get_or_insert_default().add(traffic);
+        }
     }
 
     /// The state after so many steps, if it is here.

@@ -62,6 +62,15 @@ impl Turns {
         }
     }
 
+    /// Of each worker's connection the step that it is at, and its bound.
+    pub(super) fn standings(&self) -> impl Iterator<Item = (u64, u64, Option<u64>)> {
+        let standing = |number: &u64| {
+            let bound = self.dispatcher.bound_of(WorkerNumber(*number));
+            (*number, self.told.get(number).copied().unwrap_or_default(), bound)
+        };
+        self.rounds.keys().map(standing)
+    }
+
     /// What is to be said to a worker now.
     pub(super) fn message_for(&mut self, number: u64) -> Option<FromDriver> {
         if let Some(Turn { step, grains, bound }) = self.given.remove(&number) {

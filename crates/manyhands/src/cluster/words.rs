@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::offer::DataOffer;
 use super::outer::LocalRule;
-use super::servers::JobTable;
+use super::servers::{JobTable, ServerTraffic};
 use super::talk::Checked;
 use crate::checkpoint::NamedTensor;
 use crate::error::Error;
@@ -59,6 +59,9 @@ impl Loss {
 pub(super) struct Work {
     pub(super) n_grains: u64,
     pub(super) seconds: WorkSeconds,
+    /// Bytes that it moved to and from servers since it told of them last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) traffic: Option<ServerTraffic>,
 }
 
 /// Where a worker's time went.

@@ -6,6 +6,7 @@ use manyhands_data::{DataSpec, HeldOut, Source};
 use manyhands_program::Clip;
 
 use super::tables::check_tables;
+use super::traffic::check_traffic;
 use super::{ClassWeights, DistributeSpec, Job, ModelSpec, OutputSpec, TrainSpec};
 use crate::catalog::nearest_name;
 
@@ -126,6 +127,14 @@ pub enum CheckError {
         /// Servers.
         n_servers: usize,
     },
+    /// A setting that changes what is learned, where the model of one worker is promised.
+    #[error(
+        "`{key}` changes what servers add up, and `distribute.consistency` = \"bsp\" promises the model of one worker, byte for byte; leave it out, or set `distribute.consistency` to \"ssp\", \"adaptive\" or \"async\""
+    )]
+    NotExact {
+        /// The key.
+        key: &'static str,
+    },
     /// A seed that TOML cannot hold.
     #[error("`train.seed` must be below 2^63, found {found}")]
     Seed {
@@ -140,6 +149,7 @@ impl CheckError {
         match self {
             CheckError::AtLeast { key, .. }
             | CheckError::Empty { key, .. }
+            | CheckError::NotExact { key }
             | CheckError::Needs { key, .. } => key,
             CheckError::Exclusive { other, .. } => other,
             CheckError::Range { key, .. } => key,
@@ -386,6 +396,7 @@ fn check_distribute(distribute: &DistributeSpec) -> Result<(), CheckError> {
     at_least_if_said("distribute.threads", 1, distribute.threads)?;
     at_least_if_said("distribute.local.steps", 1, distribute.local.map(|local| local.steps))?;
     check_tables(distribute)?;
+    check_traffic(distribute)?;
     let Some(outer) = distribute.local.and_then(|local| local.outer) else { return Ok(()) };
     not_negative("distribute.local.outer.rate", outer.rate)?;
     not_negative("distribute.local.outer.momentum", outer.momentum)

@@ -11,6 +11,7 @@ mod path;
 mod places;
 pub(crate) mod schema;
 mod tables;
+mod traffic;
 
 pub use builder::JobBuilder;
 pub use check::CheckError;
@@ -20,6 +21,7 @@ pub use keys::{Key, Name};
 pub use parse::Draft;
 pub(crate) use tables::matches;
 pub use tables::{Consistency, OnServers, OnServersWord, TablesSpec};
+pub use traffic::{PushedValues, TrafficSpec};
 
 use manyhands_data::DataSpec;
 use manyhands_program::Clip;
@@ -200,6 +202,9 @@ pub struct DistributeSpec {
     /// Which parameters live on servers, under the strategy `parameter_server` with `consistency = "bsp"`; under others all do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tables: Option<TablesSpec>,
+    /// How fewer bytes move between workers and servers, under the strategy `parameter_server`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub traffic: Option<TrafficSpec>,
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {

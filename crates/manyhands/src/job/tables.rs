@@ -90,6 +90,7 @@ pub(super) fn check_tables(distribute: &DistributeSpec) -> Result<(), CheckError
         ("distribute.replication", distribute.replication.is_some()),
         ("distribute.tables", distribute.tables.is_some()),
         ("distribute.staleness", distribute.staleness.is_some()),
+        ("distribute.traffic", distribute.traffic.is_some()),
     ];
     let is_meant = distribute.strategy == Strategy::ParameterServer;
     if let Some((key, _)) = said.into_iter().find(|(_, is_said)| *is_said && !is_meant) {

@@ -48,6 +48,7 @@ fn report() -> Report {
         },
         workers: Vec::new(),
         servers: Vec::new(),
+        traffic: None,
         memory: Memory { peak_bytes: Some(312_400_000), planned_device_bytes: 45_100_000 },
         energy: Energy::Joules(1234.5),
         machine: Machine {
@@ -171,5 +172,19 @@ fn numbers_are_short_and_readable() {
     assert_eq!(
         [0.04, 9.96, 59.6, 3725.0].map(duration),
         ["0.0 s", "10 s", "1 min 0 s", "1 h 2 min"]
+    );
+}
+
+#[test]
+fn what_moved_to_servers_and_what_was_saved_is_told() {
+    let mut traffic =
+        ServerTraffic { to_servers: 2_500_000, from_servers: 4_000, ..Default::default() };
+    traffic.saved.rounding = Saved { before: 4_000_000, after: 2_000_000 };
+    traffic.saved.zero_runs = Saved { before: 2_000_000, after: 2_001_000 };
+    let lines = Report { traffic: Some(traffic), ..report() }.summary_lines();
+    let line = lines.iter().find(|line| line.starts_with("  traffic")).unwrap();
+    assert_eq!(
+        line.trim(),
+        "traffic     2.5 MB to servers, 4.0 kB from them; rounding saved 2.0 MB; zero runs cost 1.0 kB"
     );
 }

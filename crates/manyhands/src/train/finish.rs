@@ -53,6 +53,7 @@ impl<'a> Run<'a> {
         let mut report = self.report(result.state.step, set_up, stopped, test);
         report.workers = steps.work();
         report.servers = steps.servers();
+        report.traffic = steps.traffic();
         report.memory = Memory { peak_bytes: peak_memory_bytes(), planned_device_bytes };
         report.energy = self.energy.joules().into();
         self.writer.write_file(super::REPORT, report.to_json().as_bytes())?;
@@ -102,6 +103,7 @@ impl<'a> Run<'a> {
             },
             workers: Vec::new(),
             servers: Vec::new(),
+            traffic: None,
             memory: Memory::default(),
             energy: Err(String::new()).into(),
             machine: Machine::look(),

@@ -6,6 +6,7 @@ use super::epoch::StepBatch;
 use super::event::SetUp;
 use super::session::Session;
 use crate::checkpoint::NamedTensor;
+use crate::cluster::ServerTraffic;
 use crate::error::Error;
 use crate::report::WorkerReport;
 
@@ -63,6 +64,11 @@ pub(crate) trait Steps<'a> {
     /// What each of those who do the steps did, where they are several processes.
     fn work(&self) -> Vec<WorkerReport> {
         Vec::new()
+    }
+
+    /// What moved between those who do the steps and servers, where there are any.
+    fn traffic(&self) -> Option<ServerTraffic> {
+        None
     }
 
     /// Who holds parameters beside those who do the steps, in words.

@@ -6,6 +6,7 @@ use super::super::arrivals::Arrivals;
 use super::super::identity::{Connection, JobId, ViewId};
 use super::super::log::Entry;
 use super::super::message::{DriverHeartbeat, Order, Submit, ToCoordinator};
+use super::super::status::JobStanding;
 use super::{Action, Coordinator, Phase, are_here, n_workers};
 
 /// How long a driver may be away before its job ends: a cut network may heal, and nothing but time is lost meanwhile.
@@ -24,6 +25,8 @@ pub(super) struct Job {
     pub(super) view: Option<ViewId>,
     pub(super) saved: u64,
     pub(super) inputs_sent: u64,
+    /// What the driver told of it last.
+    pub(super) standing: JobStanding,
 }
 
 impl Job {
@@ -38,6 +41,7 @@ impl Job {
             view: None,
             saved: 0,
             inputs_sent: 0,
+            standing: JobStanding::default(),
         }
     }
 
@@ -133,6 +137,9 @@ impl Coordinator {
         job.view = heartbeat.view;
         job.saved = job.saved.max(heartbeat.saved);
         job.inputs_sent = heartbeat.inputs_sent;
+        if let Some(standing) = heartbeat.standing {
+            job.standing = *standing;
+        }
         let view = job.view;
         self.send(from, Order::Alive);
         match &self.phase {

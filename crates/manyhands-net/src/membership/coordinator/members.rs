@@ -87,6 +87,7 @@ impl Member {
             seconds_to_rest: rest.map(|rest| rest.as_secs_f64()),
             doing: self.heartbeat.doing,
             steps: self.heartbeat.steps,
+            bound: None,
             seconds_per_grain: self.heartbeat.seconds_per_grain,
             seconds_waiting: self.heartbeat.seconds_waiting,
             seconds_silent: self.arrivals.silent_for(now).as_secs_f64(),

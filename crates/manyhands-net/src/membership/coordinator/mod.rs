@@ -28,7 +28,7 @@ use self::stalls::Report;
 use super::identity::{ClusterId, Connection, Incarnation, MemberId, ViewId};
 use super::log::Entry;
 use super::message::{FromCoordinator, Go, Order, Ready, ToCoordinator};
-use super::status::{Decision, Status};
+use super::status::{Decision, MemberStatus, Status};
 
 /// How often the event loop sends [`Event::Tick`].
 pub const TICK: Duration = Duration::from_millis(50);
@@ -389,11 +389,19 @@ impl Coordinator {
             Phase::Preparing(preparing) => Some(preparing.view),
             Phase::Running(running) => Some(running.go.view),
         };
+        let standing = self.job.as_ref().map(|job| &job.standing);
         let members = self.members.iter().map(|(id, member)| {
             let is_in_view = in_view.contains(id);
             // Where all others are gone, one that should rest takes part.
             let rest = self.rests.left(self.now, &member.join.name).filter(|_| !is_in_view);
-            member.status(*id, self.now, is_in_view, rest)
+            let status = member.status(*id, self.now, is_in_view, rest);
+            let told = standing.and_then(|standing| {
+                standing.workers.iter().find(|worker| worker.name == status.name)
+            });
+            match told.filter(|_| is_in_view) {
+                Some(told) => MemberStatus { steps: Some(told.step), bound: told.bound, ..status },
+                None => status,
+            }
         });
         Status {
             cluster: self.cluster,
@@ -403,6 +411,8 @@ impl Coordinator {
             job: self.job.as_ref().map(|job| job.submit.name.clone()),
             driver: self.job.as_ref().map(|job| (job.id, job.submit.driver.clone())),
             steps: self.highest(),
+            consistency: standing.and_then(|standing| standing.consistency.clone()),
+            servers: standing.map_or_else(Vec::new, |standing| standing.servers.clone()),
             steps_per_second: self.steps_per_second(),
             members: members.collect(),
             last_failure: self.last_failure.clone(),
@@ -430,8 +440,11 @@ impl Coordinator {
         }
     }
 
+    /// The most steps that a member or the driver told of.
     fn highest(&self) -> u64 {
-        self.members.values().filter_map(|member| member.heartbeat.steps).max().unwrap_or(0)
+        let told = self.job.as_ref().map(|job| job.standing.steps);
+        let members = self.members.values().filter_map(|member| member.heartbeat.steps);
+        members.chain(told).max().unwrap_or(0)
     }
 
     fn steps_per_second(&self) -> Option<f64> {

@@ -11,6 +11,7 @@ use super::super::message::{
     Doing, DriverHeartbeat, FromCoordinator, GrainCounts, Heartbeat, Join, Order, Reach, Ready,
     Submit, ToCoordinator,
 };
+use super::super::status::{JobStanding, ServerStanding, WorkerStanding};
 use super::*;
 
 fn coordinator() -> Coordinator {
@@ -256,6 +257,42 @@ fn why_a_driver_ended_is_told_to_workers_and_in_the_status() {
     assert_eq!(status.job, None);
 }
 
+#[test]
+fn what_only_the_driver_knows_is_in_the_status_and_steps_move_with_it() {
+    let mut here = coordinator();
+    say(&mut here, 1, ToCoordinator::Join(join("a", 1)));
+    say(&mut here, 9, ToCoordinator::Submit(submit("avx2", 9)));
+    here.handle(Duration::from_millis(250), Event::Tick);
+    all_ready(&mut here);
+    let running = view(&here);
+    let server = ServerStanding { name: "s".to_string(), shards: 3, ..ServerStanding::default() };
+    let worker = WorkerStanding { name: "a".to_string(), step: 42, bound: Some(4) };
+    let standing = JobStanding {
+        steps: 40,
+        consistency: Some("ssp".to_string()),
+        servers: vec![server.clone()],
+        workers: vec![worker],
+    };
+    let told = |standing| {
+        let heartbeat = DriverHeartbeat { view: Some(running), saved: 0, inputs_sent: 1, standing };
+        ToCoordinator::DriverHeartbeat(heartbeat)
+    };
+    say(&mut here, 9, told(Some(Box::new(standing.clone()))));
+    // One that says nothing of it has nothing new to say.
+    say(&mut here, 9, told(None));
+    let status = here.status();
+    assert_eq!((status.steps, status.consistency.as_deref()), (40, Some("ssp")));
+    assert_eq!(status.servers, [server]);
+    assert_eq!((status.members[0].steps, status.members[0].bound), (Some(42), Some(4)));
+    let far = JobStanding { steps: u64::MAX, ..standing.clone() };
+    assert!(told(Some(Box::new(far))).check().is_err());
+    let long = JobStanding { consistency: Some("x".repeat(5_000)), ..standing };
+    assert!(told(Some(Box::new(long))).check().is_err());
+    let job = here.job.as_ref().unwrap().id;
+    say(&mut here, 9, ToCoordinator::Finished { job });
+    assert!(here.status().servers.is_empty());
+}
+
 /// A view of one, which alone has the state, and passes over that it is to stop for another that joined.
 fn waiting_for_one() -> Coordinator {
     let mut here = coordinator();
@@ -268,7 +305,8 @@ fn waiting_for_one() -> Coordinator {
     for _ in 0..60 {
         let now = here.now + TICK;
         let heartbeat = Heartbeat { steps: Some(7), ..heartbeat(now, running) };
-        let driver = DriverHeartbeat { view: Some(running), saved: 0, inputs_sent: 1 << 40 };
+        let driver =
+            DriverHeartbeat { view: Some(running), saved: 0, inputs_sent: 1 << 40, standing: None };
         for (from, message) in [
             (1, ToCoordinator::Heartbeat(heartbeat.clone())),
             (2, ToCoordinator::Heartbeat(Heartbeat { view: None, steps: None, ..heartbeat })),

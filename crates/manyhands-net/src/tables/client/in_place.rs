@@ -7,13 +7,13 @@ use std::ops::Range;
 
 use super::keys::Keys;
 use super::running::Shared;
-use super::table::{PushSettings, StepPart, Table};
+use super::table::{PushSettings, StepPart, Table, push_at};
 use super::ticket::Ticket;
 use super::{Request, keys};
 use crate::tables::body::{self, Lender};
 use crate::tables::error::TableError;
 use crate::tables::message::{Body, Operation};
-use crate::tables::spec::PushTraffic;
+use crate::tables::traffic::TrafficSpec;
 
 impl Table {
     /// Pushes values and waits until every holder has them: as [`Table::push_with`] and a wait, but elements go out from where they lie.
@@ -25,9 +25,8 @@ impl Table {
     ) -> Result<(), TableError> {
         let keys = keys.into();
         match &keys {
-            Keys::Range(range) if self.spec().traffic == PushTraffic::default() => {
-                let operation = self.push_operation(settings);
-                self.lend(range, values, operation, Ticket::wait)
+            Keys::Range(range) if self.goes_as_it_is() => {
+                self.lend(range, values, push_at(self.now(), settings), Ticket::wait)
             }
             _ => self.push_with(keys, values, settings)?.wait(),
         }
@@ -42,6 +41,10 @@ impl Table {
         values: &[f32],
         out: &mut [f32],
     ) -> Result<(), TableError> {
+        if !self.goes_as_it_is() {
+            self.push_part(part, elements.clone(), values)?.detach();
+            return self.pull_at(part.step + 1, elements, out)?.wait();
+        }
         self.check_whole_shards(&elements)?;
         let operation = self.part_operation(part)?;
         self.lend(&elements, values, operation, |ticket| {
@@ -69,6 +72,11 @@ impl Table {
         self.submit(requests, "a part of a step of")
     }
 
+    /// Whether what is pushed is what is sent: no filter holds it back, or writes it in fewer bytes.
+    fn goes_as_it_is(&self) -> bool {
+        self.spec().traffic == TrafficSpec::default()
+    }
+
     /// Lends values to a push for as long as `then` takes.
     fn lend(
         &self,
@@ -78,8 +86,7 @@ impl Table {
         then: impl FnOnce(Ticket) -> Result<(), TableError>,
     ) -> Result<(), TableError> {
         let keys = Keys::Range(range.clone());
-        self.split(&keys, values.len())?;
-        self.check_finite(&keys, values)?;
+        self.check_push(&keys, values)?;
         let lent = Lent { lender: Lender::new(bytemuck::cast_slice(values)), of: self.shared() };
         let body = |run: Range<usize>| lent.lender.body(4 * run.start..4 * run.end);
         let requests = self.runs(range, operation, body)?;

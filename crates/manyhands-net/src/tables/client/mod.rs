@@ -3,6 +3,7 @@
 //! Operations on a shard are numbered. They go to its first holder in order, and again, in order, to whoever is first later, until they are acknowledged; holders
 //! count each number once (S3). Reads carry the number of the last operation before them, so a reader sees its own.
 
+mod filters;
 mod in_place;
 mod keys;
 mod running;
@@ -11,6 +12,7 @@ mod table;
 mod tables;
 mod ticket;
 
+pub use filters::{Filters, GoingPush};
 pub use keys::Keys;
 pub(super) use running::pump;
 pub use table::{PushSettings, StepPart, Table, TableState};
@@ -28,6 +30,7 @@ use super::identity::{ClientId, Place, ServerId, TableId, Version};
 use super::message::{
     Body, FromDirector, FromServer, Opened, Operation, Reach, ToDirector, ToServer, Until, Wanted,
 };
+use super::traffic::SavedByFilter;
 
 /// How long a client waits before it asks again somebody who did not know yet.
 const RETRY: Duration = Duration::from_millis(3);
@@ -170,6 +173,8 @@ pub struct Client {
     /// Why nothing works any more.
     over: Option<TableError>,
     is_recording: bool,
+    /// Of each table, what was saved by what this side of a link does.
+    saved: BTreeMap<TableId, SavedByFilter>,
     out: Vec<Action>,
 }
 
@@ -189,8 +194,17 @@ impl Client {
             unheard: None,
             over: None,
             is_recording,
+            saved: BTreeMap::new(),
             out: Vec::new(),
         }
+    }
+
+    /// Bytes that digests of lists of keys, and runs of zeros in what was read, saved of a table.
+    pub fn saved(&self, table: TableId) -> SavedByFilter {
+        let mut saved = self.saved.get(&table).copied().unwrap_or_default();
+        let of_table = self.shards.iter().filter(|(place, _)| place.table == table);
+        of_table.for_each(|(_, shard)| saved.key_lists += shard.saved_keys());
+        saved
     }
 
     /// Who it is, when the director has said so.
@@ -301,8 +315,9 @@ impl Client {
             .unwrap_or_default()
     }
 
-    /// For which ticket a read is, and which of its requests.
+    /// For which ticket a read is, and which of its requests, where it is answered with the values as they are.
     pub(super) fn reader_of(&self, place: Place, id: u64) -> Option<(TicketId, usize)> {
+        self.tables.get(&place.table).filter(|opened| !opened.spec.traffic.zero_runs)?;
         self.shards.get(&place)?.reader_of(id).map(|waiting| (waiting.ticket, waiting.part))
     }
 

@@ -12,7 +12,7 @@ use super::{Action, Client, Event, Outcome, ReadResult, Request, TicketId};
 use crate::tables::calls::{Bell, Calls};
 use crate::tables::error::TableError;
 use crate::tables::history::HistoryWriter;
-use crate::tables::identity::{ClientId, ServerId};
+use crate::tables::identity::{ClientId, ServerId, TableId};
 use crate::tables::landing::{Claim, Strip, Strips};
 use crate::tables::line::Line;
 use crate::tables::message::{
@@ -20,6 +20,7 @@ use crate::tables::message::{
 };
 use crate::tables::network::Network;
 use crate::tables::spec::TableSpec;
+use crate::tables::traffic::SavedByFilter;
 use crate::transport::wait::Waiting;
 
 /// Bytes that may be underway before a push waits.
@@ -152,6 +153,10 @@ impl Shared {
         self.deadline
     }
 
+    pub(super) fn saved(&self, table: TableId) -> SavedByFilter {
+        self.core.lock().client.saved(table)
+    }
+
     pub(super) fn traffic(&self) -> [u64; 2] {
         [&self.core.n_sent, &self.core.n_received].map(|n| n.load(Ordering::Relaxed))
     }
@@ -216,8 +221,18 @@ impl Shared {
         requests: Vec<Request>,
         what: String,
     ) -> Result<Ticket, TableError> {
+        self.await_room(&what)?;
+        Ok(self.submit_now(requests, what))
+    }
+
+    /// Waits until not too much is underway.
+    pub(super) fn await_room(&self, what: &str) -> Result<(), TableError> {
         let n_bytes = |state: &mut State| state.client.n_unacknowledged();
-        self.until_or(&what, |state| (n_bytes(state) < WINDOW).then_some(()))?;
+        self.until_or(what, |state| (n_bytes(state) < WINDOW).then_some(()))
+    }
+
+    /// Asks for several things, however much is underway: for what cannot be taken back once it is written.
+    pub(super) fn submit_now(self: &Arc<Self>, requests: Vec<Request>, what: String) -> Ticket {
         let id = {
             let mut state = self.core.lock();
             let id = state.client.submit(requests);
@@ -226,7 +241,7 @@ impl Shared {
             id
         };
         self.core.bell.ring();
-        Ok(Ticket::new(Arc::clone(self), id, what))
+        Ticket::new(Arc::clone(self), id, what)
     }
 
     fn until_or<T>(

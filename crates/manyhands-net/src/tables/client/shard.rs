@@ -7,7 +7,11 @@ use super::{Action, Client, ReadResult, TicketId};
 use crate::tables::error::TableError;
 use crate::tables::history::Record;
 use crate::tables::identity::{Place, ServerId, Version};
+use crate::tables::key_lists;
 use crate::tables::message::{Body, FromServer, Holding, Operation, ToServer, Until, Wanted};
+use crate::tables::packing::unpack_values;
+use crate::tables::traffic::Saved;
+use crate::tables::traffic::key_cache::KeyCache;
 
 /// For which part of which ticket something is.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +51,8 @@ pub(super) struct ShardView {
     sent_read: Option<u64>,
     /// Nothing is sent before this.
     pub(super) paused_until: Option<Duration>,
+    /// The lists of keys that who is first now has seen, where they go as digests.
+    lists: Option<KeyCache>,
 }
 
 impl ShardView {
@@ -117,13 +123,24 @@ impl ShardView {
         (sent.chain(reads).collect(), n_bytes)
     }
 
-    /// What is to be sent to who is first, from where it stands.
-    fn unsent(&mut self, place: Place) -> Vec<(ToServer, Option<Body>)> {
+    pub(super) fn saved_keys(&self) -> Saved {
+        self.lists.as_ref().map(KeyCache::saved).unwrap_or_default()
+    }
+
+    /// What is to be sent to who is first, from where it stands. Lists of keys go as digests where so many keys are remembered.
+    fn unsent(&mut self, place: Place, most_keys: Option<usize>) -> Vec<(ToServer, Option<Body>)> {
+        let mut lists = most_keys.map(|most| self.lists.take().unwrap_or(KeyCache::new(most)));
         let mut messages = Vec::new();
+        let mut written =
+            |n_keys: Option<u64>, body: &Option<Body>| match (&mut lists, n_keys, body) {
+                (Some(lists), Some(n), Some(body)) => Some(key_lists::with_digest(lists, n, body)),
+                _ => body.clone(),
+            };
         let from = self.unacknowledged.partition_point(|sent| sent.number <= self.sent_number);
         for sent in self.unacknowledged.range(from..) {
             let (number, operation) = (sent.number, sent.operation.clone());
-            messages.push((ToServer::Do { place, number, operation }, sent.body.clone()));
+            let body = written(key_lists::n_keys_of(&operation), &sent.body);
+            messages.push((ToServer::Do { place, number, operation }, body));
         }
         self.sent_number = self.last_number;
         let from = self.sent_read.map_or(0, |id| id + 1);
@@ -131,9 +148,10 @@ impl ShardView {
             let (id, after) = (*id, read.after);
             let (until, wanted) = (read.until, read.wanted);
             let message = ToServer::Read { place, id, after, until, wanted };
-            messages.push((message, read.keys.clone()));
+            messages.push((message, written(key_lists::n_keys_read(&wanted), &read.keys)));
             self.sent_read = Some(id);
         }
+        self.lists = lists;
         messages
     }
 
@@ -163,7 +181,9 @@ impl Client {
             }
             return;
         }
-        for (message, body) in shard.unsent(place) {
+        let opened = self.tables.get(&place.table);
+        let most_keys = opened.and_then(|opened| key_lists::most_keys(&opened.spec));
+        for (message, body) in shard.unsent(place, most_keys) {
             self.out.push(Action::ToServer { server, message, body });
         }
     }
@@ -174,6 +194,8 @@ impl Client {
             shard.paused_until = None;
             shard.sent_number = 0;
             shard.sent_read = None;
+            // Whoever is first now may have seen nothing of it.
+            shard.lists.iter_mut().for_each(KeyCache::forget);
             // Pieces of an answer that did not end are sent again too.
             shard.reads.values_mut().for_each(|read| read.result = ReadResult::default());
         }
@@ -236,7 +258,13 @@ impl Client {
                     shard.pause(now + super::RETRY);
                 }
             }
-            FromServer::UnknownKeys { place } => self.resend(place),
+            FromServer::UnknownKeys { place } => {
+                // Where everything has gone out again since, this answers something before.
+                let lists = self.shards.get(&place).and_then(|shard| shard.lists.as_ref());
+                if lists.is_some_and(KeyCache::has_sent_digests) {
+                    self.resend(place);
+                }
+            }
             FromServer::Unwelcome { error } => self.end(error),
             FromServer::Followed(_) => {}
         }
@@ -275,7 +303,26 @@ impl Client {
     ) {
         let Some(shard) = self.shards.get_mut(&place) else { return };
         let Some(read) = shard.reads.get_mut(&id) else { return };
-        read.result.bodies.push(body.unwrap_or_default());
+        let mut body = body.unwrap_or_default();
+        if let (Some(opened), Wanted::Values { n, .. }) =
+            (self.tables.get(&place.table), read.wanted)
+            && opened.spec.traffic.zero_runs
+            && n > 0
+        {
+            let n_bytes = n as usize * opened.spec.width() * size_of::<f32>();
+            let saved = self.saved.entry(place.table).or_default();
+            saved.zero_runs.count(n_bytes, body.len());
+            match unpack_values(&body, n_bytes) {
+                Ok(values) => body = values,
+                Err(error) => {
+                    let ticket = read.waiting.ticket;
+                    shard.reads.remove(&id);
+                    let (who, what) = (place.to_string(), error.to_string());
+                    return self.fail_part(ticket, TableError::Nonsense { who, what });
+                }
+            }
+        }
+        read.result.bodies.push(body);
         (read.result.version, read.result.steps) = (version, steps);
         if !is_last {
             return;

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::filters::{Filters, GoingPush};
 use super::keys::{Keys, Split, split};
 use super::running::Shared;
 use super::ticket::{PullTicket, Scatter, Ticket};
@@ -12,10 +13,9 @@ use crate::tables::body;
 use crate::tables::error::TableError;
 use crate::tables::identity::{Place, ShardId};
 use crate::tables::message::{Body, Opened, Operation, PIECE, Packing, Until, Wanted};
-use crate::tables::packing::Packer;
 use crate::tables::server::kept::find_not_finite;
-use crate::tables::spec::{Consistency, Cut, MOST_STALENESS, PushTraffic, TableSpec};
-use crate::tables::traffic::Saved;
+use crate::tables::spec::{Consistency, Cut, MOST_STALENESS, TableSpec};
+use crate::tables::traffic::{SavedByFilter, TrafficError};
 
 /// What goes with a push.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -68,9 +68,18 @@ struct Inner {
     cut: Cut,
     clock: AtomicU64,
     bound: AtomicU32,
-    packer: Mutex<Packer>,
+    filters: Mutex<Filters>,
     /// One thing at a time where its parts must stay together.
     gate: Mutex<()>,
+}
+
+/// A push at a clock, of elements from the first on or of so many keys.
+pub(super) fn push_at(clock: u64, settings: PushSettings) -> impl Fn(u64, u64) -> Operation {
+    let (rate, share) = (settings.rate.into(), settings.share.into());
+    move |first, n| {
+        let packing = Packing::default();
+        Operation::Push { first, n, clock, rate, share, packing }
+    }
 }
 
 impl Table {
@@ -81,8 +90,12 @@ impl Table {
     ) -> Result<Table, TableError> {
         let (cut, bound) = (opened.spec.cut(), opened.spec.consistency.bound().unwrap_or(0));
         let (clock, bound) = (AtomicU64::new(clock), AtomicU32::new(bound));
-        let (packer, gate) = (Mutex::default(), Mutex::default());
-        let inner = Arc::new(Inner { opened, cut, clock, bound, packer, gate });
+        let filters = Filters::new(&opened.spec).map_err(|error| TableError::Spec {
+            table: opened.name.clone(),
+            what: error.to_string(),
+        })?;
+        let (filters, gate) = (Mutex::new(filters), Mutex::default());
+        let inner = Arc::new(Inner { opened, cut, clock, bound, filters, gate });
         let table = Table { shared, inner };
         // Whoever cannot hold a shard says so now, not at the first push.
         match table.has_clock() {
@@ -129,46 +142,77 @@ impl Table {
         values: &[f32],
         settings: PushSettings,
     ) -> Result<Ticket, TableError> {
-        let mut requests = self.requests(&keys.into(), values, self.push_operation(settings))?;
-        if self.spec().traffic != PushTraffic::default() {
-            self.pack(&mut requests)?;
-        }
-        self.shared.submit(requests, format!("a push to the table {}", self.name()))
+        let (keys, clock) = (keys.into(), self.now());
+        let what = format!("a push to the table {}", self.name());
+        // Before filters keep a part of it: one that is tried again is offered to them once.
+        self.shared.await_room(&what)?;
+        let mut filters = self.filters();
+        let mut requests = if filters.holds() {
+            self.check_push(&keys, values)?;
+            let going = filters.hold(clock, &keys, values, settings);
+            self.going_requests(&going.map_err(|error| self.own_fault(&error))?, settings)?
+        } else {
+            self.requests(&keys, values, push_at(clock, settings))?
+        };
+        self.pack(&mut filters, &mut requests)?;
+        drop(filters);
+        Ok(self.shared.submit_now(requests, what))
     }
 
-    /// A push at the clock that this worker is at.
-    pub(super) fn push_operation(
+    fn filters(&self) -> MutexGuard<'_, Filters> {
+        self.inner.filters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was held back and goes now.
+    fn going_requests(
         &self,
+        going: &[GoingPush],
         settings: PushSettings,
-    ) -> impl Fn(u64, u64) -> Operation + use<> {
-        let (rate, share) = (settings.rate.into(), settings.share.into());
-        let (clock, packing) = (self.now(), Packing::default());
-        move |first, n| Operation::Push { first, n, clock, rate, share, packing }
+    ) -> Result<Vec<Request>, TableError> {
+        let mut requests = Vec::new();
+        for push in going {
+            let operation = push_at(self.now(), settings);
+            requests.extend(self.requests(&push.keys(), &push.values, operation)?);
+        }
+        Ok(requests)
     }
 
     /// Writes pushes in fewer bytes.
-    fn pack(&self, requests: &mut [Request]) -> Result<(), TableError> {
-        let mut packer = self.inner.packer.lock().unwrap_or_else(PoisonError::into_inner);
-        for request in requests {
-            let Request::Do { place, operation, body: Some(body) } = request else { continue };
-            let elements = self.inner.cut.elements(place.shard);
-            let start = match operation {
-                Operation::Push { first, .. } => first.saturating_sub(elements.start) as usize,
-                _ => 0,
-            };
-            let shard = (place.shard, (elements.end - elements.start) as usize);
-            let packed = packer.pack(self.spec(), shard, start, operation, body);
-            packed.map_err(|error| TableError::Nonsense {
-                who: self.shared.name().to_string(),
-                what: error.to_string(),
-            })?;
+    fn pack(&self, filters: &mut Filters, requests: &mut [Request]) -> Result<(), TableError> {
+        match filters.packs() {
+            true => filters.pack(requests).map_err(|error| self.own_fault(&error)),
+            false => Ok(()),
         }
-        Ok(())
     }
 
-    /// Bytes of this worker's pushes before and after the filters of the table.
-    pub fn saved(&self) -> Saved {
-        self.inner.packer.lock().unwrap_or_else(PoisonError::into_inner).saved()
+    fn own_fault(&self, error: &TrafficError) -> TableError {
+        TableError::Nonsense { who: self.shared.name().to_string(), what: error.to_string() }
+    }
+
+    /// Pushes what is held back because it is too small to matter, all of it.
+    pub fn release(&self) -> Result<Ticket, TableError> {
+        self.push_held(Filters::all_held)
+    }
+
+    fn push_held(
+        &self,
+        take: impl FnOnce(&mut Filters) -> (Vec<GoingPush>, PushSettings),
+    ) -> Result<Ticket, TableError> {
+        let what = format!("a push to the table {}", self.name());
+        self.shared.await_room(&what)?;
+        let mut filters = self.filters();
+        let (going, settings) = take(&mut filters);
+        let mut requests = self.going_requests(&going, settings)?;
+        self.pack(&mut filters, &mut requests)?;
+        drop(filters);
+        Ok(self.shared.submit_now(requests, what))
+    }
+
+    /// Bytes that the filters of the table saved of what this worker pushed and pulled.
+    pub fn saved(&self) -> SavedByFilter {
+        let mut saved = self.filters().saved();
+        saved += self.shared.saved(self.inner.opened.id);
+        saved
     }
 
     /// Pushes a part of a step, of whole shards. Every part must bring every shard of what it is about, also with no rows.
@@ -251,6 +295,10 @@ impl Table {
     pub fn clock(&self) -> Result<(), TableError> {
         let _gate = self.inner.gate.lock().unwrap_or_else(PoisonError::into_inner);
         let clock = self.inner.clock.load(Ordering::Relaxed);
+        // What was held back for as long as it may be is still of this clock.
+        if self.filters().holds() {
+            self.push_held(|filters| filters.due(clock + 1))?.detach();
+        }
         if self.has_clock() {
             self.on_all_shards(Operation::Finish { clock })?.detach();
         }
@@ -384,6 +432,7 @@ impl Table {
                 }
             }
         }
+        self.pack(&mut self.filters(), &mut requests)?;
         self.shared.submit(requests, format!("a part of a step of the table {}", self.name()))
     }
 
@@ -393,8 +442,7 @@ impl Table {
         values: &[f32],
         operation: impl Fn(u64, u64) -> Operation,
     ) -> Result<Vec<Request>, TableError> {
-        let split = self.split(keys, values.len())?;
-        self.check_finite(keys, values)?;
+        let split = self.check_push(keys, values)?;
         let request = |shard, first, n, body: Body| Request::Do {
             place: self.place(shard),
             operation: operation(first, n),
@@ -430,25 +478,33 @@ impl Table {
         })
     }
 
-    /// All of a push is refused where any of it is: nothing of it was sent yet.
-    pub(super) fn check_finite(&self, keys: &Keys<'_>, values: &[f32]) -> Result<(), TableError> {
-        if !self.spec().rejects_nan {
-            return Ok(());
+    /// Whether keys and values can be pushed, and how the keys fall on shards. All of a push is refused where any of it is: nothing of it was sent yet.
+    pub(super) fn check_push(&self, keys: &Keys<'_>, values: &[f32]) -> Result<Split, TableError> {
+        let split = self.split(keys, values.len())?;
+        if self.spec().rejects_nan
+            && let Some((at, value)) = find_not_finite(values)
+        {
+            let key = match keys {
+                Keys::Range(range) => range.start + at as u64,
+                Keys::List(keys) => keys[at / self.spec().width()],
+            };
+            let (worker, value) = (self.shared.name().to_string(), value.to_string());
+            return Err(TableError::NotFinite { worker, table: self.name().into(), key, value });
         }
-        let Some((at, value)) = find_not_finite(values) else { return Ok(()) };
-        let key = match keys {
-            Keys::Range(range) => range.start + at as u64,
-            Keys::List(keys) => keys[at / self.spec().width()],
-        };
-        let (worker, value) = (self.shared.name().to_string(), value.to_string());
-        Err(TableError::NotFinite { worker, table: self.name().into(), key, value })
+        Ok(split)
     }
 
     pub(super) fn shared(&self) -> &Shared {
         &self.shared
     }
 
-    pub(super) fn submit(&self, requests: Vec<Request>, what: &str) -> Result<Ticket, TableError> {
+    /// Sends requests, in fewer bytes where the table says so.
+    pub(super) fn submit(
+        &self,
+        mut requests: Vec<Request>,
+        what: &str,
+    ) -> Result<Ticket, TableError> {
+        self.pack(&mut self.filters(), &mut requests)?;
         self.shared.submit(requests, format!("{what} the table {}", self.name()))
     }
 

@@ -1,6 +1,6 @@
 //! A shard on a server: as its first holder, as a copy, or as one that is being filled.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::copies::Copies;
@@ -10,10 +10,13 @@ use super::saved::Arriving;
 use super::{Action, Known, Outbox};
 use crate::tables::error::TableError;
 use crate::tables::identity::{ClientId, Place, ServerId, Term, Version};
+use crate::tables::key_lists;
 use crate::tables::message::{
     Author, Body, Follow, Followed, FromServer, Holding, Operation, ToDirector,
 };
 use crate::tables::packing::unpack;
+use crate::tables::traffic::TrafficError;
+use crate::tables::traffic::key_cache::KeyCache;
 
 /// A shard on a server.
 pub(super) struct Held {
@@ -34,6 +37,22 @@ struct Leading {
     reads: Reads,
     /// What is done here, and not yet by all holders.
     acknowledgements: VecDeque<Acknowledgement>,
+    /// Lists of keys that each client has sent, where they may come as digests.
+    lists: BTreeMap<ClientId, KeyCache>,
+}
+
+impl Leading {
+    /// What a client sent, with its keys in place of their digest.
+    fn with_keys(
+        &mut self,
+        client: ClientId,
+        most_keys: Option<usize>,
+        body: Option<Body>,
+    ) -> Result<Option<Body>, TrafficError> {
+        let (Some(most), Some(body)) = (most_keys, &body) else { return Ok(body) };
+        let lists = self.lists.entry(client).or_insert_with(|| KeyCache::new(most));
+        key_lists::with_keys(lists, body).map(Some)
+    }
 }
 
 struct Acknowledgement {
@@ -58,7 +77,9 @@ impl Held {
     }
 
     pub(super) fn n_bytes(&self) -> u64 {
-        self.kept.as_ref().map_or(0, Kept::n_bytes)
+        let lists = self.leading.iter().flat_map(|leading| leading.lists.values());
+        let n_listed: usize = lists.map(KeyCache::n_bytes).sum();
+        self.kept.as_ref().map_or(0, Kept::n_bytes) + n_listed as u64
     }
 
     pub(super) fn kept(&self) -> Option<&Kept> {
@@ -102,8 +123,9 @@ impl Held {
             && let Some(kept) = &self.kept
         {
             let copies = Copies::new(self.place, holding.term, kept);
-            let acknowledgements = VecDeque::new();
-            self.leading = Some(Leading { copies, reads: Reads::default(), acknowledgements });
+            let (acknowledgements, lists) = (VecDeque::new(), BTreeMap::new());
+            let reads = Reads::default();
+            self.leading = Some(Leading { copies, reads, acknowledgements, lists });
         }
         if let Some(leading) = &mut self.leading {
             leading.copies.set(own, &holding, out);
@@ -129,6 +151,12 @@ impl Held {
         out.push(Action::ToClient { client, message, body: None });
     }
 
+    /// A client must send its lists of keys whole.
+    fn unknown_keys(&self, client: ClientId, out: &mut Outbox) {
+        let message = FromServer::UnknownKeys { place: self.place };
+        out.push(Action::ToClient { client, message, body: None });
+    }
+
     /// A client wants something done.
     pub(super) fn operate(
         &mut self,
@@ -143,6 +171,13 @@ impl Held {
             return self.elsewhere(client, None, out);
         };
         let has = kept.number_of(client);
+        if number > has + 1 {
+            return self.elsewhere(client, Some(has), out);
+        }
+        let most_keys =
+            key_lists::n_keys_of(&operation).and_then(|_| key_lists::most_keys(&kept.opened.spec));
+        // Lists are learned from what comes again, too: what follows may be their digest.
+        let body = leading.with_keys(client, most_keys, body);
         if number <= has {
             // It was done; where its acknowledgement still waits, that will do.
             if !leading.acknowledgements.iter().any(|one| one.author == author) {
@@ -153,12 +188,17 @@ impl Held {
             }
             return self.settle(out);
         }
-        if number > has + 1 {
-            return self.elsewhere(client, Some(has), out);
-        }
-        let mut body = body.unwrap_or_default();
         let worker = known.name_of(client);
-        let checked = unpack(&kept.opened.spec, &worker, &mut operation, &mut body)
+        let (mut body, written) = match body {
+            Ok(body) => (body.unwrap_or_default(), Ok(())),
+            Err(TrafficError::UnknownKeys { .. }) => return self.unknown_keys(client, out),
+            Err(error) => {
+                let (who, what) = (worker.clone(), error.to_string());
+                (Body::default(), Err(TableError::Nonsense { who, what }))
+            }
+        };
+        let checked = written
+            .and_then(|()| unpack(&kept.opened.spec, &worker, &mut operation, &mut body))
             .and_then(|()| kept.check(&operation, &body, &worker))
             .and_then(|()| known.room_for(kept.n_bytes_for(&operation, &body)));
         match checked {
@@ -200,6 +240,9 @@ impl Held {
 
     /// A client is gone: it holds nobody up.
     pub(super) fn client_gone(&mut self, known: &Known, client: ClientId, out: &mut Outbox) {
+        self.leading.iter_mut().for_each(|leading| {
+            leading.lists.remove(&client);
+        });
         let is_here = |kept: &Kept| kept.clocks.all().any(|(one, _)| one == client);
         if self.leading.is_some() && self.kept.as_ref().is_some_and(is_here) {
             let leave = Operation::Leave { client };
@@ -209,10 +252,21 @@ impl Held {
     }
 
     /// A client wants to read.
-    pub(super) fn read(&mut self, read: Read, out: &mut Outbox) {
-        match &mut self.leading {
-            Some(leading) => leading.reads.take(read),
-            None => return self.elsewhere(read.client, None, out),
+    pub(super) fn read(&mut self, mut read: Read, out: &mut Outbox) {
+        let (Some(kept), Some(leading)) = (&self.kept, &mut self.leading) else {
+            return self.elsewhere(read.client, None, out);
+        };
+        let most_keys = key_lists::n_keys_read(&read.wanted)
+            .and_then(|_| key_lists::most_keys(&kept.opened.spec));
+        match leading.with_keys(read.client, most_keys, read.keys.take()) {
+            Ok(keys) => leading.reads.take(Read { keys, ..read }),
+            Err(TrafficError::UnknownKeys { .. }) => return self.unknown_keys(read.client, out),
+            Err(error) => {
+                let (who, what) = ("a reader".to_string(), error.to_string());
+                let error = TableError::Nonsense { who, what };
+                let message = FromServer::NotRead { place: self.place, id: read.id, error };
+                return out.push(Action::ToClient { client: read.client, message, body: None });
+            }
         }
         self.settle(out);
     }

@@ -10,6 +10,7 @@ use crate::tables::body;
 use crate::tables::error::TableError;
 use crate::tables::identity::{ClientId, Place, Version};
 use crate::tables::message::{Body, FromServer, Until, Wanted, keys};
+use crate::tables::packing::pack_values;
 use crate::tables::store::Shard;
 
 /// How often one who waits is told for whom.
@@ -150,6 +151,7 @@ fn answers(read: &Read, kept: &Kept) -> Vec<Action> {
     let bodies = match read.wanted {
         Wanted::State => pieces(kept, false),
         Wanted::Values { first, n } => match values(first, n, read.keys.as_ref(), kept) {
+            Ok(values) if kept.opened.spec.traffic.zero_runs && n > 0 => vec![pack_values(&values)],
             Ok(values) => vec![values],
             Err(error) => return refused(error),
         },

@@ -32,6 +32,8 @@ pub struct KeyCache {
     by_use: BTreeMap<u64, u128>,
     n_uses: u64,
     saved: Saved,
+    /// Whether a digest went since everything was forgotten.
+    has_sent_digests: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -52,6 +54,7 @@ impl KeyCache {
             by_use: BTreeMap::new(),
             n_uses: 0,
             saved: Saved::default(),
+            has_sent_digests: false,
         }
     }
 
@@ -64,6 +67,7 @@ impl KeyCache {
         out.extend_from_slice(&form.to_le_bytes());
         out.extend_from_slice(&n.to_le_bytes());
         if is_known {
+            self.has_sent_digests = true;
             out.extend_from_slice(&digest.to_le_bytes());
         } else {
             out.extend_from_slice(bytemuck::cast_slice(keys));
@@ -114,11 +118,33 @@ impl KeyCache {
         }
     }
 
+    /// How many of these bytes are a list of keys or its digest, where something else follows. All of them, where they end too early.
+    pub fn section(bytes: &[u8]) -> usize {
+        let Some((head, _)) = bytes.split_first_chunk::<HEAD_BYTES>() else { return bytes.len() };
+        let n_keys = |n: u64| usize::try_from(n).unwrap_or(usize::MAX).saturating_mul(8);
+        let n = match halves(head) {
+            [DIGEST, _] => DIGEST_BYTES,
+            [_, n] => n_keys(n).saturating_add(HEAD_BYTES),
+        };
+        n.min(bytes.len())
+    }
+
+    /// Bytes of memory that the remembered keys take on the receiver's side.
+    pub fn n_bytes(&self) -> usize {
+        8 * self.n_keys
+    }
+
     /// Forgets all lists: the other side is new, or does not know one.
     pub fn forget(&mut self) {
+        self.has_sent_digests = false;
         self.lists.clear();
         self.by_use.clear();
         self.n_keys = 0;
+    }
+
+    /// Whether a digest went since everything was forgotten: only then can the other side lack a list.
+    pub fn has_sent_digests(&self) -> bool {
+        self.has_sent_digests
     }
 
     /// What it saved.

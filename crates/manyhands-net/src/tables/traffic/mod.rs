@@ -7,7 +7,8 @@
 //! | [`zero_runs`] | runs of zeros become their length | a look at each byte |
 //! | [`key_cache`] | a list of keys that both sides have seen goes as its digest | memory of both sides |
 //!
-//! A push goes through them in this order; a pull, whose values are read and not added up, through the last three, without feedback.
+//! A push goes through them in this order. Of a pull only runs of zeros and lists of keys are made shorter: its values are those of the server.
+//! Zero runs and lists of keys change no value, and may be used under BSP; the other two may not.
 
 pub mod key_cache;
 pub mod rounding;
@@ -23,9 +24,9 @@ use significance::Significance;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TrafficSpec {
-    /// Lists of keys that both sides have seen go as their digest.
-    pub key_cache: bool,
-    /// How values are rounded.
+    /// Lists of keys that both sides have seen go as their digest. Lists of so many keys in all are remembered, of each worker and shard.
+    pub key_lists: Option<usize>,
+    /// How values of pushes are rounded; what that takes away goes with the next push.
     pub rounding: Rounding,
     /// What is held back.
     pub significance: Option<Significance>,
@@ -33,10 +34,71 @@ pub struct TrafficSpec {
     pub zero_runs: bool,
 }
 
+/// Keys that are remembered where nobody says how many: half a megabyte for each worker and shard.
+pub const REMEMBERED_KEYS: usize = 1 << 16;
+
 impl TrafficSpec {
-    /// Whether what arrives may differ from what was sent: then the table is outside of the bit contract.
-    pub fn changes_values(&self) -> bool {
-        self.rounding != Rounding::None || self.significance.is_some()
+    /// The setting that has other values arrive than were sent, if there is one: then the table is outside of the bit contract.
+    pub fn changes_values(&self) -> Option<&'static str> {
+        if self.rounding != Rounding::None {
+            return Some("rounded values");
+        }
+        self.significance.map(|_| "updates that are held back")
+    }
+
+    /// Whether the bytes of a push's values are written in another way than they are.
+    pub(super) fn packs(&self) -> bool {
+        self.rounding != Rounding::None || self.zero_runs
+    }
+}
+
+/// Bytes that the filters of a table saved, as one worker counts them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SavedByFilter {
+    /// By holding updates back that are too small to matter: what was pushed, and what of it left.
+    pub significance: Saved,
+    /// By rounding.
+    pub rounding: Saved,
+    /// By the length of runs of zeros in their place.
+    pub zero_runs: Saved,
+    /// By digests in place of lists of keys.
+    pub key_lists: Saved,
+}
+
+impl SavedByFilter {
+    /// Each filter with its name, in the order in which a push goes through them.
+    pub fn each(&self) -> [(&'static str, Saved); 4] {
+        [
+            ("significance", self.significance),
+            ("rounding", self.rounding),
+            ("zero runs", self.zero_runs),
+            ("key lists", self.key_lists),
+        ]
+    }
+
+    /// Bytes that did not go, by all filters together.
+    pub fn n_bytes(&self) -> i64 {
+        self.each().iter().map(|(_, saved)| saved.n_bytes()).sum()
+    }
+
+    /// What was counted since an earlier count of the same.
+    pub fn since(self, earlier: SavedByFilter) -> SavedByFilter {
+        SavedByFilter {
+            significance: self.significance.since(earlier.significance),
+            rounding: self.rounding.since(earlier.rounding),
+            zero_runs: self.zero_runs.since(earlier.zero_runs),
+            key_lists: self.key_lists.since(earlier.key_lists),
+        }
+    }
+}
+
+impl std::ops::AddAssign for SavedByFilter {
+    fn add_assign(&mut self, more: SavedByFilter) {
+        self.significance += more.significance;
+        self.rounding += more.rounding;
+        self.zero_runs += more.zero_runs;
+        self.key_lists += more.key_lists;
     }
 }
 
@@ -55,6 +117,14 @@ impl Saved {
         self.before as i64 - self.after as i64
     }
 
+    /// What was counted since an earlier count of the same.
+    pub fn since(self, earlier: Saved) -> Saved {
+        Saved {
+            before: self.before.saturating_sub(earlier.before),
+            after: self.after.saturating_sub(earlier.after),
+        }
+    }
+
     /// Counts one more message.
     pub fn count(&mut self, before: usize, after: usize) {
         self.before += before as u64;
@@ -64,8 +134,8 @@ impl Saved {
 
 impl std::ops::AddAssign for Saved {
     fn add_assign(&mut self, more: Saved) {
-        self.before += more.before;
-        self.after += more.after;
+        self.before = self.before.saturating_add(more.before);
+        self.after = self.after.saturating_add(more.after);
     }
 }
 

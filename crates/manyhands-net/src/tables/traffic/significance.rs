@@ -4,13 +4,14 @@
 //! the next update of its row, when its time is over, or when all is flushed.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
 use super::{Saved, TrafficError};
 
-/// Elements of a dense table that go or stay together.
-const BLOCK: usize = 64;
+/// Elements of a dense table that go or stay together: a message for fewer would cost more than their bytes.
+pub const BLOCK: usize = 1024;
 
 /// What is too small to matter, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,6 +36,12 @@ fn default_rows() -> usize {
 }
 
 impl Significance {
+    /// With this threshold, for at most eight clocks and a million rows.
+    pub fn of(threshold: f32) -> Significance {
+        let (most_clocks, most_rows) = (default_clocks(), default_rows());
+        Significance { threshold, most_clocks, most_rows }
+    }
+
     /// Whether the numbers make sense.
     pub fn check(&self) -> Result<(), TrafficError> {
         match self.threshold.is_finite() && self.threshold >= 0.0 {
@@ -172,63 +179,126 @@ fn row_bytes(width: usize) -> usize {
     8 + width * size_of::<f32>()
 }
 
-/// Updates of a run of elements that are held back, 64 elements at a time. What is held leaves zeros in its place, which [`super::zero_runs`] makes small; so this is for
-/// rules to which a zero is nothing.
+/// Updates of a run of elements that are held back, [`BLOCK`] elements at a time.
 #[derive(Clone, Debug)]
 pub struct HeldElements {
     significance: Significance,
     sums: Vec<f32>,
-    /// Of each block the clock of the oldest update that is held.
-    since: Vec<Option<u64>>,
+    blocks: Vec<Option<HeldBlock>>,
     saved: Saved,
+}
+
+/// What is held of a block.
+#[derive(Clone, Debug)]
+struct HeldBlock {
+    /// The clock of the oldest update.
+    since: u64,
+    /// The elements that any update was of: others are left alone.
+    elements: Range<usize>,
+}
+
+/// Elements of a table whose updates go: the first of them, and a sum for each.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GoingRun {
+    /// Where they begin.
+    pub first: usize,
+    /// The sums.
+    pub values: Vec<f32>,
 }
 
 impl HeldElements {
     /// Holds nothing yet, of so many elements.
     pub fn new(n: usize, significance: Significance) -> Result<HeldElements, TrafficError> {
         significance.check()?;
-        let (sums, since) = (vec![0.0; n], vec![None; n.div_ceil(BLOCK)]);
-        Ok(HeldElements { significance, sums, since, saved: Saved::default() })
+        let (sums, blocks) = (vec![0.0; n], vec![None; n.div_ceil(BLOCK)]);
+        Ok(HeldElements { significance, sums, blocks, saved: Saved::default() })
     }
 
-    /// Replaces the update of all elements at this clock by what of it goes now, with what was held.
-    pub fn offer(&mut self, clock: u64, update: &mut [f32]) -> Result<(), TrafficError> {
-        let (expected, found) = (self.sums.len(), update.len());
-        if expected != found {
+    /// What of an update of the elements from `first` on goes now, at this clock, with what was held of it.
+    pub fn offer(
+        &mut self,
+        clock: u64,
+        first: usize,
+        update: &[f32],
+    ) -> Result<Vec<GoingRun>, TrafficError> {
+        let (expected, found) = (self.sums.len().saturating_sub(first), update.len());
+        if found > expected {
             return Err(TrafficError::WrongLength { what: "an update", expected, found });
         }
-        let blocks = self.sums.chunks_mut(BLOCK).zip(&mut self.since);
-        for ((sums, since), update) in blocks.zip(update.chunks_mut(BLOCK)) {
-            sums.iter_mut().zip(&*update).for_each(|(sum, update)| *sum += update);
-            let oldest = since.unwrap_or(clock);
-            let is_due = clock.saturating_sub(oldest) >= self.significance.most_clocks;
-            let goes = is_due || self.significance.matters(sums);
-            self.saved.count(size_of_val(sums), if goes { size_of_val(sums) } else { 0 });
-            if goes {
-                update.copy_from_slice(sums);
-                sums.fill(0.0);
-                *since = None;
-            } else {
-                update.fill(0.0);
-                *since = Some(oldest);
-            }
+        let end = first + update.len();
+        let sums = self.sums[first..end].iter_mut().zip(update);
+        sums.for_each(|(sum, update)| *sum += update);
+        self.saved.count(size_of_val(update), 0);
+        let touched = first / BLOCK..end.div_ceil(BLOCK);
+        for block in touched.clone() {
+            let own = first.max(block * BLOCK)..end.min((block + 1) * BLOCK);
+            let held = self.blocks[block].take();
+            let held = held.unwrap_or(HeldBlock { since: clock, elements: own.clone() });
+            let HeldBlock { since, elements } = held;
+            let elements = elements.start.min(own.start)..elements.end.max(own.end);
+            self.blocks[block] = Some(HeldBlock { since, elements });
         }
-        Ok(())
+        let goes = |own: &Self, held: &HeldBlock| {
+            own.is_due(clock, held) || own.significance.matters(&own.sums[held.elements.clone()])
+        };
+        Ok(self.take(touched, goes))
     }
 
-    /// All that is held, zeros elsewhere. None if nothing is.
-    pub fn flush(&mut self) -> Option<Vec<f32>> {
-        if self.since.iter().all(Option::is_none) {
-            return None;
-        }
-        self.since.fill(None);
-        let n = self.sums.len();
-        Some(std::mem::replace(&mut self.sums, vec![0.0; n]))
+    /// What must go when the worker's clock comes to this: all that was held for as long as it may be.
+    pub fn clock(&mut self, clock: u64) -> Vec<GoingRun> {
+        self.take(0..self.blocks.len(), |own, held| own.is_due(clock, held))
     }
 
-    /// What it saved: elements that were offered, and elements that went before a flush.
+    /// All that is held.
+    pub fn flush(&mut self) -> Vec<GoingRun> {
+        self.take(0..self.blocks.len(), |_, _| true)
+    }
+
+    /// What it saved: elements that were offered, and elements that went.
     pub fn saved(&self) -> Saved {
         self.saved
+    }
+
+    fn is_due(&self, clock: u64, held: &HeldBlock) -> bool {
+        clock.saturating_sub(held.since) >= self.significance.most_clocks
+    }
+
+    /// Takes those blocks of which something is held that is to go.
+    fn take(
+        &mut self,
+        blocks: Range<usize>,
+        goes: impl Fn(&Self, &HeldBlock) -> bool,
+    ) -> Vec<GoingRun> {
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        for block in blocks {
+            let is_going = self.blocks[block].as_ref().is_some_and(|held| goes(self, held));
+            let held = if is_going { self.blocks[block].take() } else { None };
+            held.into_iter().for_each(|held| join(&mut runs, held.elements));
+        }
+        let run = |elements: Range<usize>| {
+            let (first, own) = (elements.start, &mut self.sums[elements]);
+            let values = own.to_vec();
+            own.fill(0.0);
+            self.saved.count(0, size_of_val(&values[..]));
+            GoingRun { first, values }
+        };
+        runs.into_iter().map(run).collect()
+    }
+}
+
+/// Adds a run to those before it. Two of one length become one where that lies on a multiple of its own length, so that runs have few lengths: whoever
+/// updates them may have prepared something for each.
+fn join(runs: &mut Vec<Range<usize>>, run: Range<usize>) {
+    runs.push(run);
+    while let [.., one, other] = &runs[..] {
+        let len = one.len();
+        let are_halves = len == other.len() && one.end == other.start && len.is_power_of_two();
+        if !are_halves || !one.start.is_multiple_of(2 * len) {
+            break;
+        }
+        let both = one.start..other.end;
+        runs.truncate(runs.len() - 2);
+        runs.push(both);
     }
 }
 

@@ -177,7 +177,8 @@ impl Dispatcher {
         Some(Turn { step, grains: taken, bound })
     }
 
-    fn bound_of(&self, number: WorkerNumber) -> Option<u64> {
+    /// How many clocks a worker may miss of others; none is no bound.
+    pub(super) fn bound_of(&self, number: WorkerNumber) -> Option<u64> {
         match self.drift {
             Drift::Bounded(bound) => Some(bound),
             Drift::Unbounded => None,

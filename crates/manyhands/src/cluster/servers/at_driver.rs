@@ -43,9 +43,9 @@ const STATE: Duration = Duration::from_secs(600);
 
 /// The table of a job, its director and the driver's own client.
 pub(in crate::cluster) struct TablesOfDriver {
-    job: JobTable,
+    pub(super) job: JobTable,
     network: Arc<dyn Network>,
-    director: Arc<DirectorProcess>,
+    pub(super) director: Arc<DirectorProcess>,
     table: Arc<OnceLock<(Tables, Table)>>,
     filling: Option<JoinHandle<()>>,
     /// Tells servers where the director is, until it is to stop.
@@ -99,6 +99,7 @@ impl TablesOfDriver {
                 Consistency::Adaptive => TableConsistency::Adaptive { staleness: 0 },
                 Consistency::Async => TableConsistency::Async,
             },
+            traffic: plan.traffic,
         };
         programs.table = Some(job.clone());
         let (director, table) = (Arc::new(director), Arc::default());

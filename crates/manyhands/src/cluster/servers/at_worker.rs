@@ -19,7 +19,7 @@ use manyhands_net::tables::network::{Network, OnStation};
 use manyhands_program::DType;
 
 use super::server::Hosted;
-use super::{JobTable, history};
+use super::{JobTable, ServerTraffic, history};
 use crate::cluster::halt::Halt;
 use crate::cluster::sums::{ExchangeError, exchange_typed};
 use crate::error::Error;
@@ -45,6 +45,8 @@ pub(in crate::cluster) struct TableAtHand {
     /// The servers were one step further before the values were read: those of the next step will be right again.
     pub(in crate::cluster) is_behind: bool,
     hosted: Vec<Hosted>,
+    /// What the driver was told of the bytes that this client moved.
+    pub(super) told: ServerTraffic,
 }
 
 /// The step that parts are of.
@@ -75,6 +77,7 @@ impl TableAtHand {
             has_values: false,
             is_behind: false,
             hosted: Vec::new(),
+            told: ServerTraffic::default(),
         }
     }
 
@@ -109,6 +112,7 @@ impl TableAtHand {
                 Ok(client) => {
                     let table = client.1.clone();
                     self.client = Some(client);
+                    self.told = ServerTraffic::default();
                     return Ok(table);
                 }
                 Err(TableError::Deadline { .. } | TableError::NoLink { .. })

@@ -9,16 +9,20 @@ mod at_worker;
 mod layout;
 mod rule;
 mod server;
+mod standing;
 mod state;
+mod traffic;
 mod turns;
 
 pub(super) use at_driver::TablesOfDriver;
 pub(super) use at_worker::{PartsOf, TableAtHand};
 pub use server::{ServerSettings, run_server};
+pub use traffic::ServerTraffic;
 
 use manyhands_net::tables::history::HistoryWriter;
 use manyhands_net::tables::message::Reach;
 use manyhands_net::tables::spec::{Consistency, TableSpec};
+use manyhands_net::tables::traffic::TrafficSpec;
 use serde::{Deserialize, Serialize};
 
 use layout::TableLayout;
@@ -37,6 +41,9 @@ pub(super) struct JobTable {
     pub(super) director: Reach,
     /// What reads may miss; workers that may miss something are given turns.
     pub(super) consistency: Consistency,
+    /// How fewer bytes move.
+    #[serde(default)]
+    pub(super) traffic: TrafficSpec,
 }
 
 /// The variable that names a file in which clients note what they did and were shown, and servers how it ended.
@@ -63,6 +70,7 @@ impl JobTable {
         TableSpec {
             rule: rule::rule_spec(&self.layout),
             consistency: self.consistency,
+            traffic: self.traffic,
             replication: self.replication,
             n_shards: Some(n_shards),
             // A loss that is not finite says more than the first gradient that is none.

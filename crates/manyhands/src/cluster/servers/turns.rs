@@ -108,6 +108,7 @@ impl Plane<'_> {
             table.push_turn(&staging, share, stop)?;
         }
         work.seconds.exchange += pushing.elapsed().as_secs_f64();
+        work.traffic = job.table.as_mut().and_then(TableAtHand::take_traffic);
         // The servers have it, so it is told whatever happens next.
         let loss = Loss::new(turn.step, Some(loss));
         let done = FromWorker::TurnDone { round: turn.round, loss, work };

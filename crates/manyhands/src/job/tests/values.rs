@@ -171,3 +171,28 @@ fn a_star_stands_for_anything() {
     assert!(yes.iter().all(|(pattern, name)| matches(pattern, name)));
     assert!(!no.iter().any(|(pattern, name)| matches(pattern, name)));
 }
+
+#[test]
+fn settings_of_traffic_that_change_the_model_are_refused_where_its_bits_are_promised() {
+    let ours = "distribute.strategy=parameter_server";
+    let told = |key: &str| {
+        format!(
+            "`distribute.traffic.{key}` changes what servers add up, and `distribute.consistency` = \"bsp\" promises the model of one worker, byte for byte; leave it out, or set `distribute.consistency` to \"ssp\", \"adaptive\" or \"async\""
+        )
+    };
+    for (key, value) in [("values", "8-bit"), ("values", "f16"), ("significance", "0.001")] {
+        let said = format!("distribute.traffic.{key}={value}");
+        check(&[ours, &said], &told(key));
+        assert_eq!(outcome(&[ours, "distribute.consistency=async", &said]), Ok(()));
+    }
+    let exact = ["distribute.traffic.zero_runs=true", "distribute.traffic.key_lists=true"];
+    assert_eq!(outcome(&[&[ours], &exact[..]].concat()), Ok(()));
+    check(
+        &[exact[0]],
+        "`distribute.traffic` needs servers, which only the strategy `parameter_server` has; set `distribute.strategy`",
+    );
+    check(
+        &[ours, "distribute.consistency=ssp", "distribute.traffic.significance=-1.0"],
+        "`distribute.traffic.significance` must be at least 0 and finite, found -1",
+    );
+}

@@ -17,7 +17,8 @@ fn beat(here: &mut Coordinator, seconds: u64, held_up: [(u32, f64); 3], steps_pe
             let (from, message) = (Connection(from), ToCoordinator::Heartbeat(heartbeat));
             here.handle(now, Event::Received { from, message });
         }
-        let driver = DriverHeartbeat { view: Some(view), saved: 0, inputs_sent: 1 << 40 };
+        let driver =
+            DriverHeartbeat { view: Some(view), saved: 0, inputs_sent: 1 << 40, standing: None };
         let message = ToCoordinator::DriverHeartbeat(driver);
         here.handle(now, Event::Received { from: Connection(9), message });
     }
@@ -65,7 +66,8 @@ fn pass(here: &mut Coordinator, seconds: u64) {
             let message = ToCoordinator::Heartbeat(heartbeat(now, view));
             here.handle(now, Event::Received { from, message });
         }
-        let driver = DriverHeartbeat { view: Some(view), saved: 0, inputs_sent: 1 << 40 };
+        let driver =
+            DriverHeartbeat { view: Some(view), saved: 0, inputs_sent: 1 << 40, standing: None };
         let message = ToCoordinator::DriverHeartbeat(driver);
         here.handle(now, Event::Received { from: Connection(9), message });
     }

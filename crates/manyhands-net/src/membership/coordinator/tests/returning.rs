@@ -31,7 +31,8 @@ fn go_by(here: &mut Coordinator, seconds: f64, steps: u64, stalled: Option<&Stal
                 here.handle(now, Event::Received { from: Connection(from), message });
             }
         }
-        let driver = DriverHeartbeat { view: Some(view), saved: 0, inputs_sent: 1 << 40 };
+        let driver =
+            DriverHeartbeat { view: Some(view), saved: 0, inputs_sent: 1 << 40, standing: None };
         let message = ToCoordinator::DriverHeartbeat(driver);
         here.handle(now, Event::Received { from: Connection(19), message });
     }

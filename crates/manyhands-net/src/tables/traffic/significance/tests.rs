@@ -52,28 +52,56 @@ proptest! {
 
     #[test]
     fn elements_that_went_and_elements_that_are_held_are_what_was_offered(
-        n in 1usize..200, clocks in proptest::collection::vec(-9i32..9, 1..12),
+        n in 1usize..5_000,
+        pushes in proptest::collection::vec((0.0..1.0f64, 0.0..1.0f64, -9i32..9), 1..12),
     ) {
         let mut held = HeldElements::new(n, SMALL).unwrap();
         let (mut offered, mut went) = (vec![0f32; n], vec![0f32; n]);
-        let add = |to: &mut Vec<f32>, update: &[f32]| {
-            to.iter_mut().zip(update).for_each(|(to, update)| *to += update);
+        let mut touched = vec![false; n];
+        let mut take = |runs: Vec<GoingRun>, touched: &[bool]| {
+            for GoingRun { first, values } in runs {
+                for (idx, value) in values.iter().enumerate() {
+                    assert!(touched[first + idx] || *value == 0.0);
+                    went[first + idx] += value;
+                }
+            }
         };
-        for (clock, number) in clocks.into_iter().enumerate() {
-            let element = |idx: usize| (number * (idx / 50) as i32) as f32 / 16.0;
-            let mut update: Vec<f32> = (0..n).map(element).collect();
-            add(&mut offered, &update);
-            held.offer(clock as u64, &mut update).unwrap();
-            add(&mut went, &update);
-            let is_young = |since: &Option<u64>| {
-                since.is_none_or(|since| clock as u64 - since < SMALL.most_clocks)
-            };
-            prop_assert!(held.since.iter().all(is_young));
+        for (clock, (from, to, number)) in pushes.into_iter().enumerate() {
+            let [from, to] = [from, to].map(|at| (at * n as f64) as usize);
+            let (first, end) = (from.min(to), from.max(to) + 1);
+            let element = |idx: usize| (number * (idx / 500) as i32) as f32 / 16.0;
+            let update: Vec<f32> = (first..end).map(element).collect();
+            for (idx, update) in (first..end).zip(&update) {
+                (offered[idx], touched[idx]) = (offered[idx] + update, true);
+            }
+            take(held.clock(clock as u64), &touched);
+            take(held.offer(clock as u64, first, &update).unwrap(), &touched);
+            let is_young = |held: &HeldBlock| clock as u64 - held.since < SMALL.most_clocks;
+            prop_assert!(held.blocks.iter().flatten().all(is_young));
         }
-        held.flush().iter().for_each(|update| add(&mut went, update));
+        take(held.flush(), &touched);
         prop_assert_eq!(offered, went);
-        prop_assert!(held.flush().is_none());
+        prop_assert!(held.flush().is_empty());
     }
+}
+
+#[test]
+fn what_goes_of_elements_goes_in_runs_of_few_lengths() {
+    let mut held = HeldElements::new(9 * BLOCK + 5, SMALL).unwrap();
+    let mut update = vec![0.25; 9 * BLOCK + 5];
+    // One element is enough for its block.
+    [0, 1, 2, 3, 5, 6, 7, 9].iter().for_each(|block| update[block * BLOCK] = 2.0);
+    let runs = held.offer(0, 0, &update).unwrap();
+    let runs: Vec<(usize, usize)> =
+        runs.iter().map(|run| (run.first / BLOCK, run.values.len())).collect();
+    assert_eq!(runs, [(0, 4 * BLOCK), (5, BLOCK), (6, 2 * BLOCK), (9, 5)]);
+    let rest = held.clock(SMALL.most_clocks);
+    assert_eq!(
+        rest,
+        [4, 8].map(|block| GoingRun { first: block * BLOCK, values: vec![0.25; BLOCK] })
+    );
+    let n_bytes = 4 * (9 * BLOCK as u64 + 5);
+    assert_eq!(held.saved(), Saved { before: n_bytes, after: n_bytes });
 }
 
 #[test]
@@ -96,9 +124,8 @@ fn what_was_held_for_long_goes_with_the_clock() {
 fn what_is_no_number_is_not_hidden() {
     let mut held = HeldRows::new(1, SMALL).unwrap();
     assert_eq!(held.offer(0, &[7], &[f32::NAN]).unwrap().keys, [7]);
-    let mut update = [0.0, f32::NAN];
-    HeldElements::new(2, SMALL).unwrap().offer(0, &mut update).unwrap();
-    assert!(update[1].is_nan());
+    let runs = HeldElements::new(2, SMALL).unwrap().offer(0, 0, &[0.0, f32::NAN]).unwrap();
+    assert!(runs[0].values[1].is_nan());
 }
 
 #[test]
@@ -108,5 +135,5 @@ fn thresholds_and_lengths_that_make_no_sense_are_refused() {
         assert!(HeldRows::new(1, bad).is_err() && HeldElements::new(1, bad).is_err());
     }
     assert!(HeldRows::new(2, SMALL).unwrap().offer(0, &[1], &[1.0]).is_err());
-    assert!(HeldElements::new(2, SMALL).unwrap().offer(0, &mut [1.0]).is_err());
+    assert!(HeldElements::new(2, SMALL).unwrap().offer(0, 1, &[1.0; 2]).is_err());
 }
