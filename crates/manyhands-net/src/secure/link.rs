@@ -152,6 +152,10 @@ impl<L: Link> SecureLink<L> {
 }
 
 impl<L: Link> Link for SecureLink<L> {
+    fn keep_near(&mut self) {
+        self.inner.keep_near();
+    }
+
     fn try_send(&mut self, bytes: &[u8]) -> Result<usize, LinkError> {
         if self.forged {
             return Err(LinkError::Forged);

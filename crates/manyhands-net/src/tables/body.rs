@@ -2,10 +2,14 @@
 //!
 //! Bodies of a megabyte come and go thousands of times a second. Memory that is given back to the system and taken again costs a fault for each page, which is
 //! more than the copying: so what is large is kept, up to a bound, and goes to whoever needs as much next.
+//!
+//! Better still is what is not copied: values go out from where a shard has them ([`Body::of`]), and a push from where the worker has it, who waits meanwhile ([`Lender`]).
 
 use std::fmt;
-use std::ops::Deref;
+use std::marker::PhantomData;
+use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Smaller memory is left to the allocator.
 const SMALLEST: usize = 64 << 10;
@@ -13,16 +17,33 @@ const SMALLEST: usize = 64 << 10;
 const MOST_KEPT: usize = 256 << 20;
 
 /// Bytes that are shared: a push may be held, passed on and sent again.
-#[derive(Clone, Default)]
-pub struct Body(Arc<Kept>);
+#[derive(Clone)]
+pub struct Body(Held);
+
+#[derive(Clone)]
+enum Held {
+    Kept(Arc<Kept>),
+    /// A part of what somebody has too, and does not change.
+    Shared(Arc<dyn AsRef<[u8]> + Send + Sync>, Range<usize>),
+    /// A part of what somebody lends.
+    Lent(Arc<Loan>, Range<usize>),
+    /// The bytes came, and lie where they belong.
+    Landed,
+}
 
 #[derive(Default)]
 struct Kept(Vec<u8>);
 
+impl Default for Body {
+    fn default() -> Body {
+        Body(Held::Kept(Arc::default()))
+    }
+}
+
 impl Body {
     /// These bytes.
     pub fn new(bytes: Vec<u8>) -> Body {
-        Body(Arc::new(Kept(bytes)))
+        Body(Held::Kept(Arc::new(Kept(bytes))))
     }
 
     /// Copies of these bytes, in memory that was used before where there is some.
@@ -31,12 +52,34 @@ impl Body {
         memory.extend_from_slice(bytes);
         Body::new(memory)
     }
-}
 
-impl Body {
+    /// These of the bytes of something that does not change: nothing is copied.
+    pub(super) fn of(owner: Arc<dyn AsRef<[u8]> + Send + Sync>, range: Range<usize>) -> Body {
+        Body(Held::Shared(owner, range))
+    }
+
+    /// What stands for bytes that were put where they belong when they came.
+    pub(super) fn landed() -> Body {
+        Body(Held::Landed)
+    }
+
+    pub(super) fn is_landed(&self) -> bool {
+        matches!(self.0, Held::Landed)
+    }
+
+    /// Gives what is lent back, and goes on with a copy.
+    pub(super) fn give_back(&mut self) {
+        if matches!(self.0, Held::Lent(..)) {
+            *self = Body::copy_of(self);
+        }
+    }
+
     /// The bytes to be changed, where nobody else has them.
     pub(super) fn get_mut(&mut self) -> Option<&mut [u8]> {
-        Arc::get_mut(&mut self.0).map(|kept| &mut kept.0[..])
+        match &mut self.0 {
+            Held::Kept(kept) => Arc::get_mut(kept).map(|kept| &mut kept.0[..]),
+            Held::Shared(..) | Held::Lent(..) | Held::Landed => None,
+        }
     }
 }
 
@@ -44,7 +87,12 @@ impl Deref for Body {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.0.0
+        match &self.0 {
+            Held::Kept(kept) => &kept.0,
+            Held::Shared(owner, range) => &(**owner).as_ref()[range.clone()],
+            Held::Lent(loan, range) => &loan.bytes()[range.clone()],
+            Held::Landed => &[],
+        }
     }
 }
 
@@ -63,6 +111,58 @@ impl PartialEq for Body {
 impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} bytes", self.len())
+    }
+}
+
+/// One who lends bytes to what is on its way. It does not end before it has them back.
+pub(super) struct Lender<'v> {
+    loan: Arc<Loan>,
+    bytes: PhantomData<&'v [u8]>,
+}
+
+struct Loan {
+    start: *const u8,
+    len: usize,
+}
+
+// SAFETY: the bytes are only read, and are there for as long as there is a loan: its lender waits for that.
+unsafe impl Send for Loan {}
+// SAFETY: as above.
+unsafe impl Sync for Loan {}
+
+impl Loan {
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the lender has borrowed them, and its end waits until all bodies with this loan have.
+        unsafe { std::slice::from_raw_parts(self.start, self.len) }
+    }
+}
+
+/// Between two looks of a lender who waits.
+const LOOK: Duration = Duration::from_micros(100);
+
+impl<'v> Lender<'v> {
+    /// Lends these bytes. A lender must come to its end, so it stays in the function that made it.
+    pub(super) fn new(bytes: &'v [u8]) -> Lender<'v> {
+        let loan = Arc::new(Loan { start: bytes.as_ptr(), len: bytes.len() });
+        Lender { loan, bytes: PhantomData }
+    }
+
+    /// Some of them.
+    pub(super) fn body(&self, range: Range<usize>) -> Body {
+        Body(Held::Lent(Arc::clone(&self.loan), range))
+    }
+
+    /// Whether nobody has any of it.
+    pub(super) fn has_all_back(&mut self) -> bool {
+        Arc::get_mut(&mut self.loan).is_some()
+    }
+}
+
+impl Drop for Lender<'_> {
+    fn drop(&mut self) {
+        while !self.has_all_back() {
+            std::thread::sleep(LOOK);
+        }
     }
 }
 
@@ -141,5 +241,20 @@ mod tests {
         assert_eq!(again.len(), bytes.len() - 1);
         again.fill(7);
         assert!(empty(bytes.len()).is_empty());
+    }
+
+    #[test]
+    fn who_lends_goes_on_when_all_is_given_back() {
+        let bytes: Vec<u8> = (0..100).collect();
+        let mut lender = Lender::new(&bytes);
+        let (one, mut other) = (lender.body(10..20), lender.body(20..100));
+        assert_eq!((&one[..], other.len()), (&bytes[10..20], 80));
+        assert!(!lender.has_all_back());
+        let elsewhere = std::thread::spawn(move || drop(one));
+        other.give_back();
+        assert_eq!(other[..], bytes[20..]);
+        drop(lender);
+        drop(elsewhere.join());
+        assert_eq!(other.len(), 80);
     }
 }

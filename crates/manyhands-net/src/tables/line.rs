@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::body;
+use super::landing::Claim;
 use super::message::{Body, LONGEST_HEAD, MOST_BYTES};
 use crate::transport::wait::Interest;
 use crate::transport::{Link, LinkError};
@@ -19,6 +20,12 @@ use crate::wire::{FrameError, FramedError, write_frame_with};
 const HEAD: usize = 12;
 /// Bytes that are read ahead.
 const AHEAD: usize = 64 << 10;
+/// And of them behind a long body: the head of what comes next. More would be copied once more.
+const AHEAD_OF_NEXT: usize = 4 << 10;
+/// Bodies of so many bytes may be received where they belong.
+pub(super) const LONG: usize = 64 << 10;
+/// Bytes that are put into a ring at a time.
+const RING_PIECE: usize = 64 << 10;
 /// Small messages are sent together up to this.
 const TOGETHER: usize = 32 << 10;
 /// The first piece of memory for a long body; more is taken as bytes come.
@@ -54,10 +61,13 @@ struct Arriving {
     text: Vec<u8>,
     body: Vec<u8>,
     body_len: usize,
+    /// Where the body belongs, where somebody said so.
+    claim: Option<Claim>,
 }
 
 impl Line {
-    pub(super) fn new(link: Box<dyn Link>) -> Line {
+    pub(super) fn new(mut link: Box<dyn Link>) -> Line {
+        link.keep_near();
         Line {
             link,
             outgoing: VecDeque::new(),
@@ -133,6 +143,9 @@ impl Line {
             if out.n_sent < len {
                 let text = &out.text[out.n_sent.min(n_text)..];
                 let rest = &body[out.n_sent.saturating_sub(n_text)..];
+                // A call of the system takes all that it can; through a ring the other side reads on while this one writes.
+                let most = if self.link.room_is_writable() { rest.len() } else { RING_PIECE };
+                let rest = &rest[..rest.len().min(most)];
                 let n = self.link.try_send_both(text, rest)?;
                 if n == 0 {
                     break;
@@ -150,13 +163,27 @@ impl Line {
         Ok(moved)
     }
 
+    /// Gives back what is lent of what is still to be sent.
+    pub(super) fn give_back(&mut self) {
+        self.outgoing.iter_mut().filter_map(|out| out.body.as_mut()).for_each(Body::give_back);
+    }
+
     /// The next message with the bytes beside it, if all of it has arrived. `moved` is set where any byte has.
     pub(super) fn next<T: DeserializeOwned>(
         &mut self,
         moved: &mut bool,
     ) -> Result<Option<(T, Option<Body>)>, FramedError> {
+        self.next_landing(moved, |_: &T, _| None)
+    }
+
+    /// The same, where a long body may go to where it belongs: `landing` is asked with the message and the length. Then the message comes with [`Body::landed`].
+    pub(super) fn next_landing<T: DeserializeOwned>(
+        &mut self,
+        moved: &mut bool,
+        landing: impl Fn(&T, usize) -> Option<Claim>,
+    ) -> Result<Option<(T, Option<Body>)>, FramedError> {
         loop {
-            self.take_ahead()?;
+            self.take_ahead(&|text, n_body| landing(&serde_json::from_slice(text).ok()?, n_body))?;
             if self.is_whole() {
                 break;
             }
@@ -168,10 +195,17 @@ impl Line {
                 }
             }
         }
-        let Arriving { text, body, .. } = &mut self.arriving;
+        let Arriving { text, body, claim, .. } = &mut self.arriving;
         let message = serde_json::from_slice(text)
             .map_err(|source| FrameError::Meaningless { len: text.len(), source })?;
-        let body = (!body.is_empty()).then(|| Body::new(std::mem::take(body)));
+        let body = match claim.take() {
+            Some(claim) => Some(match claim.write(0, |_| ()) {
+                Some(()) => Body::landed(),
+                // Whoever waited does so no more.
+                None => Body::default(),
+            }),
+            None => (!body.is_empty()).then(|| Body::new(std::mem::take(body))),
+        };
         text.clear();
         self.arriving.lengths = None;
         Ok(Some((message, body)))
@@ -181,7 +215,7 @@ impl Line {
     fn receive(&mut self) -> Result<usize, LinkError> {
         // Everything ahead has been taken.
         (self.taken, self.filled) = (0, 0);
-        let Arriving { lengths, text, body, body_len } = &mut self.arriving;
+        let Arriving { lengths, text, body, body_len, claim } = &mut self.arriving;
         let is_body =
             lengths.is_some_and(|[n_text, n_body]| text.len() == n_text && *body_len < n_body);
         if !is_body {
@@ -190,12 +224,30 @@ impl Line {
             return Ok(n);
         }
         let announced = lengths.map_or(0, |[_, n_body]| n_body);
+        let n_ahead = if announced < LONG { AHEAD } else { AHEAD_OF_NEXT };
+        if let Some(claim) = claim {
+            let room = announced - *body_len;
+            let (link, ahead) = (&mut self.link, &mut self.ahead);
+            let received =
+                claim.write(*body_len, |to| link.try_receive_both(to, &mut ahead[..n_ahead]));
+            let n = match received {
+                Some(n) => n?,
+                // Nobody waits for it any more, but it comes.
+                None => link.try_receive(&mut ahead[..room.min(AHEAD)])?,
+            };
+            *body_len += n.min(room);
+            self.filled = n.saturating_sub(room);
+            return Ok(n);
+        }
         if *body_len == body.len() {
             grow(body, announced.min((2 * body.len()).max(FIRST)));
         }
         let room = body.len() - *body_len;
         let n = match body.len() == announced {
-            true => self.link.try_receive_both(&mut body[*body_len..], &mut self.ahead)?,
+            true => {
+                let ahead = &mut self.ahead[..n_ahead];
+                self.link.try_receive_both(&mut body[*body_len..], ahead)?
+            }
             false => self.link.try_receive(&mut body[*body_len..])?,
         };
         *body_len += n.min(room);
@@ -204,8 +256,11 @@ impl Line {
     }
 
     /// Moves what was read ahead to where it belongs.
-    fn take_ahead(&mut self) -> Result<(), FrameError> {
-        let Arriving { lengths, text, body, body_len } = &mut self.arriving;
+    fn take_ahead(
+        &mut self,
+        landing: &dyn Fn(&[u8], usize) -> Option<Claim>,
+    ) -> Result<(), FrameError> {
+        let Arriving { lengths, text, body, body_len, claim } = &mut self.arriving;
         if lengths.is_none() {
             let ahead = &self.ahead[self.taken..self.filled];
             // The head of a message is taken whole; what there is of it moves to the front of it all.
@@ -234,9 +289,19 @@ impl Line {
         let n = (n_text - text.len()).min(ahead.len());
         text.extend_from_slice(&ahead[..n]);
         self.taken += n;
+        if n > 0 && text.len() == n_text && n_body >= LONG {
+            *claim = landing(text, n_body);
+        }
         let ahead = &self.ahead[self.taken..self.filled];
         let n = (n_body - *body_len).min(ahead.len());
-        if n > 0 && text.len() == n_text {
+        if n > 0
+            && text.len() == n_text
+            && let Some(claim) = claim
+        {
+            claim.write(*body_len, |to| to[..n].copy_from_slice(&ahead[..n]));
+            *body_len += n;
+            self.taken += n;
+        } else if n > 0 && text.len() == n_text {
             if body.is_empty() {
                 *body = body::any(n_body.min(FIRST).max(n));
             }
@@ -251,7 +316,7 @@ impl Line {
     }
 
     fn is_whole(&mut self) -> bool {
-        let Arriving { lengths, text, body, body_len } = &mut self.arriving;
+        let Arriving { lengths, text, body, body_len, .. } = &mut self.arriving;
         let is_whole =
             lengths.is_some_and(|[n_text, n_body]| text.len() == n_text && *body_len == n_body);
         if is_whole {
@@ -302,6 +367,7 @@ impl DerefMut for Line {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tables::landing::Strips;
     use crate::transport::in_process;
 
     /// Bodies of many lengths through rings of many sizes: everything is cut everywhere.
@@ -331,6 +397,48 @@ mod tests {
             assert!(one.is_sent() && !one.has_unsent());
             drop(one);
             assert!(other.next::<(String, usize)>(&mut false).is_err());
+        }
+    }
+
+    /// Long bodies go where they belong, and those that nobody waits for any more leave the line as it was.
+    #[test]
+    fn a_long_body_lands_where_it_belongs() {
+        for capacity in [64, 4 << 10, 1 << 20] {
+            let (one, other) = in_process::pair(capacity).unwrap();
+            let (mut one, mut other) = (Line::new(Box::new(one)), Line::new(Box::new(other)));
+            let lengths = [70_000, 100, 80_000, 90_000];
+            for (n, len) in lengths.iter().enumerate() {
+                one.queue(&n, Some(Body::new(vec![n as u8 + 1; *len]))).unwrap();
+            }
+            let mut out = vec![0f32; 70_000];
+            let runs = [0..17_500, 17_500..37_500, 40_000..62_500];
+            let strips = Strips::new(&mut out, &runs);
+            // The last one is taken back before it comes.
+            let mut late = [0f32; 22_500];
+            let claims = [
+                strips.all()[0].claim(70_000),
+                None,
+                strips.all()[1].claim(80_000),
+                Strips::new(&mut late, &[0..22_500]).all()[0].claim(90_000),
+            ];
+            let claims = std::cell::RefCell::new(claims);
+            let mut heard = Vec::new();
+            while heard.len() < lengths.len() {
+                let mut moved = one.push().unwrap();
+                let landing = |n: &usize, _| claims.borrow_mut()[*n].take();
+                while let Some((n, body)) = other.next_landing(&mut moved, landing).unwrap() {
+                    let body = body.unwrap();
+                    heard.push((n, body.is_landed(), body.len()));
+                }
+                assert!(moved, "no progress");
+            }
+            assert_eq!(heard, [(0, true, 0), (1, false, 100), (2, true, 0), (3, false, 0)]);
+            drop(strips);
+            assert!(late.iter().all(|value| *value == 0.0));
+            let bytes: &[u8] = bytemuck::cast_slice(&out);
+            assert!(bytes[..70_000].iter().all(|byte| *byte == 1));
+            assert!(bytes[70_000..150_000].iter().all(|byte| *byte == 3));
+            assert!(bytes[150_000..].iter().all(|byte| *byte == 0));
         }
     }
 

@@ -6,13 +6,13 @@ mod scale;
 
 pub use scale::{Scale, scale};
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::client::{ClientSettings, StepPart, Table, Tables};
+use super::client::{ClientSettings, PushSettings, StepPart, Table, Tables};
 use super::directing::{DirectorProcess, DirectorSettings};
 use super::error::TableError;
 use super::network::{Network, OnStation, WithinProcess};
@@ -20,12 +20,16 @@ use super::serving::{ServerProcess, ServerSettings};
 use super::spec::{Consistency, TableSpec, mix};
 use super::store::RowInit;
 use super::traffic::{SavedByFilter, TrafficSpec};
+use crate::collective::{Algorithm, CollectiveError, Group, Reduction};
 use crate::measure::Transport;
 use crate::secure::{Secret, SecretError};
 use crate::station::{Route, Station, StationError};
+use crate::transport::{Link, LinkError, TcpLink, in_process};
 
 /// Pushes that a worker has underway.
 const UNDERWAY: usize = 4;
+/// Bytes of a ring within the process.
+const RING: usize = 1 << 20;
 
 /// What is measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -75,7 +79,7 @@ impl Default for Settings {
 pub struct Row {
     /// `dense` or `sparse`.
     pub table: String,
-    /// `push`, `pull`, or `pull + push`.
+    /// `push`, `pull`, `pull + push`, or `2 all-reduces`, which a dense `pull + push` is to be compared with.
     pub what: String,
     /// `bsp`, `ssp` or `async`.
     pub consistency: String,
@@ -113,6 +117,15 @@ pub enum MeasureError {
     /// No secret.
     #[error("servers and workers could not be linked: {0}")]
     Secret(#[from] SecretError),
+    /// An all-reduce failed.
+    #[error("the all-reduce beside it failed: {0}")]
+    Collective(#[from] CollectiveError),
+    /// No link for it.
+    #[error("workers could not be linked for an all-reduce: {0}")]
+    Link(#[from] LinkError),
+    /// The system has none.
+    #[error("workers could not be linked for an all-reduce: {0}")]
+    Io(#[from] std::io::Error),
     /// A thread ended by a panic.
     #[error("a worker of the measurement panicked")]
     Panicked,
@@ -137,6 +150,8 @@ pub fn run(settings: &Settings) -> Result<Vec<Row>, MeasureError> {
     for consistency in [Consistency::Async, Consistency::Ssp { staleness: 2 }, Consistency::Bsp] {
         rows.extend(scene.sparse(consistency)?);
         rows.extend(scene.dense(consistency)?);
+        // Right after it, since machines are not always equally fast.
+        rows.extend(scene.all_reduces(consistency)?);
     }
     Ok(rows)
 }
@@ -311,17 +326,86 @@ impl Scene {
         let times = self.timed(&name, &spec, |table, _, worker, round| {
             let mut out = outs[worker].lock().unwrap_or_else(|error| error.into_inner());
             if consistency == Consistency::Bsp {
-                let part = self.part(worker, round);
-                table.push_part(&part, 0..n, &values)?.detach();
-                table.pull_at(round as u64 + 1, 0..n, &mut out)?.wait()
+                table.step(&self.part(worker, round), 0..n as u64, &values, &mut out)
             } else {
                 table.pull(0..n, &mut out)?.wait()?;
-                table.push(0..n, &values)?.wait()?;
+                table.push_and_wait(0..n, &values, PushSettings::default())?;
                 table.clock()
             }
         })?;
         Ok(vec![self.row(["dense", "pull + push"], consistency, (2 * n, 8 * n), times)])
     }
+}
+
+impl Scene {
+    /// What a dense pull and push are measured by: two all-reduces of as many bytes among the workers, over the same kind of link.
+    fn all_reduces(&self, consistency: Consistency) -> Result<Vec<Row>, MeasureError> {
+        let (n, n_ranks) = (self.settings.dense_bytes / 4, self.settings.n_workers.max(1));
+        let n_rounds = self.settings.n_rounds.max(1);
+        let Some(links) = mesh(self.settings.transport, n_ranks)? else { return Ok(Vec::new()) };
+        let rank = |(rank, links): (usize, Links)| -> Result<_, MeasureError> {
+            let mut group = Group::new(rank, links)?;
+            let mut values = vec![0f32; n];
+            let (mut start, mut rounds) = (Instant::now(), Vec::with_capacity(n_rounds));
+            for round in 0..n_rounds + 2 {
+                let began = Instant::now();
+                for _ in 0..2 {
+                    group.all_reduce_by(&mut values, Reduction::Sum, Algorithm::Direct)?;
+                }
+                match round {
+                    0 => {}
+                    1 => start = Instant::now(),
+                    _ => rounds.push(began.elapsed()),
+                }
+            }
+            Ok((start.elapsed(), rounds))
+        };
+        let rank = &rank;
+        let (time, rounds) = std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                links.into_iter().enumerate().map(|own| scope.spawn(move || rank(own))).collect();
+            let mut first = None;
+            for thread in threads {
+                let found = thread.join().map_err(|_| MeasureError::Panicked)??;
+                first.get_or_insert(found);
+            }
+            first.ok_or(MeasureError::Panicked)
+        })?;
+        // Each byte of a sum goes to its owner and back to all, but those of the owner itself.
+        let moved = (2 * 2 * 4 * n * (n_ranks - 1) * (n_rounds + 2)) as u64;
+        let times = Timed { time, rounds, moved: [moved; 2], saved: SavedByFilter::default() };
+        Ok(vec![self.row(["dense", "2 all-reduces"], consistency, (2 * n, 8 * n), times)])
+    }
+}
+
+type Links = Vec<Option<Box<dyn Link>>>;
+
+/// A link between every two ranks, for each of them; none where there are none of this kind within a process.
+fn mesh(transport: Transport, n_ranks: usize) -> Result<Option<Vec<Links>>, MeasureError> {
+    let mut all: Vec<Links> = Vec::with_capacity(n_ranks);
+    for _ in 0..n_ranks {
+        let mut own: Links = Vec::with_capacity(n_ranks);
+        for earlier in &mut all {
+            let (one, other): (Box<dyn Link>, Box<dyn Link>) = match transport {
+                Transport::Tcp => {
+                    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+                    let one = TcpStream::connect(listener.local_addr()?)?;
+                    let (other, _) = listener.accept()?;
+                    (Box::new(TcpLink::new(one)?), Box::new(TcpLink::new(other)?))
+                }
+                Transport::Inproc => {
+                    let (one, other) = in_process::pair(RING)?;
+                    (Box::new(one), Box::new(other))
+                }
+                Transport::Shm | Transport::TcpEncrypted => return Ok(None),
+            };
+            earlier.push(Some(one));
+            own.push(Some(other));
+        }
+        own.push(None);
+        all.push(own);
+    }
+    Ok(Some(all))
 }
 
 /// Pushes of each worker that were not waited for yet.

@@ -31,6 +31,7 @@ mod body;
 mod calls;
 mod digest;
 mod key_lists;
+mod landing;
 mod line;
 mod packing;
 mod reaching;

@@ -101,6 +101,9 @@ pub trait Link: Send {
         Ok(None)
     }
 
+    /// Asks that no more bytes are on the way than caches hold, where the other side is on this machine: for one who sends much at once. Rings are short anyway.
+    fn keep_near(&mut self) {}
+
     /// What kind of link it is, for people: `in-process`, `shared memory`, `tcp`, `tcp, encrypted`.
     fn kind(&self) -> &'static str;
 }

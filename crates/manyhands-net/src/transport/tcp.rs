@@ -16,6 +16,10 @@ const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
 /// How long a connection is idle before the system asks whether the other host is there, and how often it asks then.
 const IDLE_UNTIL_ASKED: Duration = Duration::from_secs(15);
 
+/// Bytes on the way within a machine, of which the system makes twice as many. Left to itself it lets some MiB wait at the socket, which then go through memory twice: pulls
+/// and pushes of 16 MiB took a fifth longer.
+const NEAR: usize = 256 << 10;
+
 /// A link over a TCP socket.
 #[derive(Debug)]
 pub struct TcpLink {
@@ -94,6 +98,15 @@ impl Link for TcpLink {
 
     fn room_is_writable(&self) -> bool {
         true
+    }
+
+    fn keep_near(&mut self) {
+        let (own, other) = (self.stream.local_addr(), self.stream.peer_addr());
+        let is_same_machine = own.is_ok_and(|own| other.is_ok_and(|other| own.ip() == other.ip()));
+        if is_same_machine {
+            // A system that does not do it sends as well.
+            let _ = sockopt::set_socket_send_buffer_size(&self.stream, NEAR);
+        }
     }
 
     fn kind(&self) -> &'static str {

@@ -5,6 +5,7 @@
 mod chance;
 mod cluster;
 mod errors;
+mod in_place;
 mod real;
 mod script;
 mod simulation;

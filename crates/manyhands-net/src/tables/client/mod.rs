@@ -4,6 +4,7 @@
 //! count each number once (S3). Reads carry the number of the last operation before them, so a reader sees its own.
 
 mod filters;
+mod in_place;
 mod keys;
 mod running;
 mod shard;
@@ -312,6 +313,22 @@ impl Client {
             .get_mut(&ticket)
             .map(|state| std::mem::take(&mut state.ready))
             .unwrap_or_default()
+    }
+
+    /// For which ticket a read is, and which of its requests, where it is answered with the values as they are.
+    pub(super) fn reader_of(&self, place: Place, id: u64) -> Option<(TicketId, usize)> {
+        self.tables.get(&place.table).filter(|opened| !opened.spec.traffic.zero_runs)?;
+        self.shards.get(&place)?.reader_of(id).map(|waiting| (waiting.ticket, waiting.part))
+    }
+
+    /// Gives back what is lent to what is not acknowledged.
+    pub(super) fn give_back(&mut self) {
+        self.shards.values_mut().for_each(ShardView::give_back);
+        let bodies = self.out.iter_mut().filter_map(|action| match action {
+            Action::ToServer { body, .. } => body.as_mut(),
+            _ => None,
+        });
+        bodies.for_each(Body::give_back);
     }
 
     /// Nobody waits for a ticket any more.

@@ -14,9 +14,10 @@ use crate::tables::director::check_same;
 use crate::tables::error::TableError;
 use crate::tables::history::HistoryWriter;
 use crate::tables::identity::{ClientId, ServerId, TableId};
+use crate::tables::landing::{Claim, Strip, Strips};
 use crate::tables::line::Line;
 use crate::tables::message::{
-    FromDirector, FromServer, Opened, ToDirector, ToServer, VERSION, Who,
+    Body, FromDirector, FromServer, Opened, ToDirector, ToServer, VERSION, Who,
 };
 use crate::tables::network::Network;
 use crate::tables::spec::TableSpec;
@@ -50,6 +51,10 @@ struct Core {
     state: Mutex<State>,
     changed: Condvar,
     bell: Bell,
+    /// Where reads that are waited for belong, by their place in a ticket.
+    landings: Mutex<BTreeMap<(TicketId, usize), Arc<Strip>>>,
+    /// Somebody wants back what is lent to what is still to be sent.
+    recalls: AtomicBool,
     is_over: AtomicBool,
     n_sent: AtomicU64,
     n_received: AtomicU64,
@@ -63,6 +68,17 @@ struct State {
 impl Core {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn landings(&self) -> MutexGuard<'_, BTreeMap<(TicketId, usize), Arc<Strip>>> {
+        self.landings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where the bytes beside a message belong, where somebody waits for them.
+    fn landing(&self, message: &FromServer, n_bytes: usize) -> Option<Claim> {
+        let FromServer::Read { place, id, is_last: true, .. } = *message else { return None };
+        let reader = self.lock().client.reader_of(place, id)?;
+        self.landings().get(&reader)?.claim(n_bytes)
     }
 }
 
@@ -78,6 +94,8 @@ impl Shared {
             state: Mutex::new(State { client, actions: Vec::new() }),
             changed: Condvar::new(),
             bell: bell.clone(),
+            landings: Mutex::default(),
+            recalls: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             n_sent: AtomicU64::new(0),
             n_received: AtomicU64::new(0),
@@ -305,6 +323,36 @@ impl Shared {
         }
     }
 
+    /// Reads of a ticket go to where they belong as they come, while `wait` lasts.
+    pub(super) fn landing<R>(
+        &self,
+        ticket: TicketId,
+        strips: &Strips<'_>,
+        wait: impl FnOnce() -> R,
+    ) -> R {
+        let each = strips.all().iter().enumerate();
+        let each = each.map(|(part, strip)| ((ticket, part), Arc::clone(strip)));
+        self.core.landings().extend(each);
+        let waited = wait();
+        self.core.landings().retain(|(of, _), _| *of != ticket);
+        waited
+    }
+
+    /// Asks for what is lent to pushes that are underway: they go on with copies.
+    pub(super) fn recall(&self) {
+        {
+            let mut state = self.core.lock();
+            state.client.give_back();
+            let bodies = state.actions.iter_mut().filter_map(|action| match action {
+                Action::ToServer { body, .. } => body.as_mut(),
+                _ => None,
+            });
+            bodies.for_each(Body::give_back);
+        }
+        self.core.recalls.store(true, Ordering::Release);
+        self.core.bell.ring();
+    }
+
     pub(super) fn forget_refused(&self) {
         self.core.lock().client.take_unheard();
     }
@@ -356,6 +404,9 @@ impl Running {
             let actions = std::mem::take(&mut self.core.lock().actions);
             let mut moved = !actions.is_empty();
             self.perform(actions);
+            if self.core.recalls.swap(false, Ordering::Acquire) {
+                self.lines.iter_mut().flatten().for_each(Line::give_back);
+            }
             moved |= self.pump_director();
             let servers: Vec<(ServerId, usize)> =
                 self.places.iter().map(|(server, place)| (*server, *place)).collect();
@@ -499,7 +550,9 @@ impl Running {
         let mut messages = Vec::new();
         let Some(Some(line)) = self.lines.get_mut(place) else { return false };
         let before = line.traffic();
-        let pumped = pump(line, |message: FromServer, body| messages.push((message, body)));
+        let landing = |message: &FromServer, n_bytes| self.core.landing(message, n_bytes);
+        let take = |message: FromServer, body| messages.push((message, body));
+        let pumped = pump_landing(line, landing, take);
         let after = line.traffic();
         self.core.n_sent.fetch_add(after[0] - before[0], Ordering::Relaxed);
         self.core.n_received.fetch_add(after[1] - before[1], Ordering::Relaxed);
@@ -518,11 +571,20 @@ impl Running {
 /// Moves what moves on a line, and hands every message to `take`. Whether anything moved; an error in words where the line is of no use any more.
 pub(in crate::tables) fn pump<T: serde::de::DeserializeOwned>(
     line: &mut Line,
-    mut take: impl FnMut(T, Option<crate::tables::message::Body>),
+    take: impl FnMut(T, Option<Body>),
+) -> Result<bool, String> {
+    pump_landing(line, |_, _| None, take)
+}
+
+/// The same, where long bodies may go to where they belong.
+fn pump_landing<T: serde::de::DeserializeOwned>(
+    line: &mut Line,
+    landing: impl Fn(&T, usize) -> Option<Claim>,
+    mut take: impl FnMut(T, Option<Body>),
 ) -> Result<bool, String> {
     let mut moved = line.push().map_err(|error| error.to_string())?;
     loop {
-        match line.next(&mut moved) {
+        match line.next_landing(&mut moved, &landing) {
             Ok(Some((message, body))) => {
                 // What is large is used while it is near.
                 let is_large = body.as_ref().is_some_and(|body| body.len() >= LARGE);

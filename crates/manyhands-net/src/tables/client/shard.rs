@@ -104,6 +104,16 @@ impl ShardView {
         !self.unacknowledged.is_empty()
     }
 
+    pub(super) fn reader_of(&self, id: u64) -> Option<Waiting> {
+        self.reads.get(&id).map(|read| read.waiting)
+    }
+
+    /// Gives back what is lent to what is not acknowledged.
+    pub(super) fn give_back(&mut self) {
+        let bodies = self.unacknowledged.iter_mut().filter_map(|sent| sent.body.as_mut());
+        bodies.for_each(Body::give_back);
+    }
+
     pub(super) fn is_waited_for(&self, ticket: TicketId) -> bool {
         self.unacknowledged.iter().any(|sent| sent.waiting.ticket == ticket)
             || self.reads.values().any(|read| read.waiting.ticket == ticket)
@@ -337,8 +347,11 @@ impl Client {
         }
         let Waiting { ticket, part } = read.waiting;
         if let Some(state) = self.tickets.get_mut(&ticket) {
+            // There is something to do for who waits, unless the values are where they belong.
+            if !read.result.bodies.iter().all(Body::is_landed) {
+                self.out.push(Action::Wake);
+            }
             state.ready.push((part, read.result));
-            self.out.push(Action::Wake);
         }
         self.part_done(ticket);
     }

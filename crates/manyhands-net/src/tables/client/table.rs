@@ -76,7 +76,7 @@ struct Inner {
 }
 
 /// A push at a clock, of elements from the first on or of so many keys.
-fn push_at(clock: u64, settings: PushSettings) -> impl Fn(u64, u64) -> Operation {
+pub(super) fn push_at(clock: u64, settings: PushSettings) -> impl Fn(u64, u64) -> Operation {
     let (rate, share) = (settings.rate.into(), settings.share.into());
     move |first, n| {
         let packing = Packing::default();
@@ -229,6 +229,13 @@ impl Table {
         if let Keys::Range(range) = &keys {
             self.check_whole_shards(range)?;
         }
+        self.send_to_all(keys, values, self.part_operation(part)?)
+    }
+
+    pub(super) fn part_operation(
+        &self,
+        part: &StepPart,
+    ) -> Result<impl Fn(u64, u64) -> Operation + use<>, TableError> {
         let StepPart { step, ref grains, n_grains, rate, divisor } = *part;
         let whole = crate::collective::subtrees(n_grains, grains);
         if grains.is_empty() || grains.end > n_grains || whole.len() != 1 {
@@ -236,18 +243,11 @@ impl Table {
             return Err(TableError::NoSubtree { start, end, n_grains });
         }
         let (grains, rate, divisor) = ([grains.start, grains.end], rate.into(), divisor.into());
-        self.send_to_all(keys, values, |_, n| Operation::Part {
-            step,
-            grains,
-            n_grains,
-            rate,
-            divisor,
-            n,
-            packing: Packing::default(),
-        })
+        let packing = Packing::default();
+        Ok(move |_, n| Operation::Part { step, grains, n_grains, rate, divisor, n, packing })
     }
 
-    fn check_whole_shards(&self, range: &Range<u64>) -> Result<(), TableError> {
+    pub(super) fn check_whole_shards(&self, range: &Range<u64>) -> Result<(), TableError> {
         let edges = |shard: Range<u64>| {
             let apart = shard.end <= range.start || range.end <= shard.start;
             apart || (range.start <= shard.start && shard.end <= range.end)
@@ -394,7 +394,7 @@ impl Table {
         matches!(consistency, Consistency::Ssp { .. } | Consistency::Adaptive { .. })
     }
 
-    fn place(&self, shard: ShardId) -> Place {
+    pub(super) fn place(&self, shard: ShardId) -> Place {
         Place { table: self.inner.opened.id, shard }
     }
 
@@ -496,8 +496,8 @@ impl Table {
         })
     }
 
-    /// Whether keys and values can be pushed, and how the keys fall on shards.
-    fn check_push(&self, keys: &Keys<'_>, values: &[f32]) -> Result<Split, TableError> {
+    /// Whether keys and values can be pushed, and how the keys fall on shards. All of a push is refused where any of it is: nothing of it was sent yet.
+    pub(super) fn check_push(&self, keys: &Keys<'_>, values: &[f32]) -> Result<Split, TableError> {
         let split = self.split(keys, values.len())?;
         if self.spec().rejects_nan
             && let Some((at, value)) = find_not_finite(values)
@@ -512,8 +512,26 @@ impl Table {
         Ok(split)
     }
 
-    fn split(&self, keys: &Keys<'_>, n_values: usize) -> Result<Split, TableError> {
-        let split = split(&self.inner.cut, keys, self.name())?;
+    pub(super) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// Sends requests, in fewer bytes where the table says so.
+    pub(super) fn submit(
+        &self,
+        mut requests: Vec<Request>,
+        what: &str,
+    ) -> Result<Ticket, TableError> {
+        self.pack(&mut self.filters(), &mut requests)?;
+        self.shared.submit(requests, format!("{what} the table {}", self.name()))
+    }
+
+    pub(super) fn split_keys(&self, keys: &Keys<'_>) -> Result<Split, TableError> {
+        split(&self.inner.cut, keys, self.name())
+    }
+
+    pub(super) fn split(&self, keys: &Keys<'_>, n_values: usize) -> Result<Split, TableError> {
+        let split = self.split_keys(keys)?;
         let (n_keys, width) = match keys {
             Keys::Range(range) => ((range.end - range.start) as usize, 1),
             Keys::List(keys) => (keys.len(), self.spec().width()),

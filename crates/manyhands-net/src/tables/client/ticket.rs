@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::running::Shared;
-use super::{Outcome, TicketId};
+use super::{Outcome, ReadResult, TicketId};
 use crate::tables::error::TableError;
+use crate::tables::landing::Strips;
 use crate::tables::message::floats;
 
 /// Something that is underway. Where nobody waits for it, what goes wrong is told by [`Table::flush`](super::Table::flush).
@@ -94,41 +95,46 @@ impl<'o> PullTicket<'o> {
         let PullTicket { mut ticket, out, scatter } = self;
         ticket.is_taken = true;
         let shared = Arc::clone(&ticket.shared);
-        shared.wait_parts(ticket.id, &ticket.what, at_most, gives_up, |part, result| {
-            let body = result.bodies.first().map_or(&[][..], |body| &body[..]);
-            scatter.put(part, body, out)
-        })
+        let (id, what) = (ticket.id, &ticket.what);
+        match scatter {
+            Scatter::Runs(runs) => {
+                let strips = Strips::new(out, &runs);
+                let put = |part: usize, result: ReadResult| {
+                    let body = result.bodies.into_iter().next().unwrap_or_default();
+                    match body.is_landed() || strips.fill(part, &body) {
+                        true => Ok(()),
+                        false => Err(wrong()),
+                    }
+                };
+                shared.landing(id, &strips, || shared.wait_parts(id, what, at_most, gives_up, put))
+            }
+            Scatter::Rows { width, order, shards } => {
+                let put = |part: usize, result: ReadResult| {
+                    let body = result.bodies.first().map_or(&[][..], |body| &body[..]);
+                    let places = shards.get(part).map(|places| &order[places.clone()]);
+                    put_rows(body, width, places.ok_or_else(wrong)?, out)
+                };
+                shared.wait_parts(id, what, at_most, gives_up, put)
+            }
+        }
     }
 }
 
-impl Scatter {
-    /// Puts what was read of one shard where it belongs.
-    fn put(&self, part: usize, body: &[u8], out: &mut [f32]) -> Result<(), TableError> {
-        let wrong = || TableError::Nonsense {
-            who: "a server".into(),
-            what: "values of another number than were asked for".into(),
-        };
-        match self {
-            Scatter::Runs(runs) => {
-                let to = runs.get(part).and_then(|run| out.get_mut(run.clone()));
-                let to: &mut [u8] = bytemuck::cast_slice_mut(to.ok_or_else(wrong)?);
-                if to.len() != body.len() {
-                    return Err(wrong());
-                }
-                to.copy_from_slice(body);
-            }
-            Scatter::Rows { width, order, shards } => {
-                let values = floats(body);
-                let places = shards.get(part).map(|places| &order[places.clone()]);
-                let places = places.ok_or_else(wrong)?;
-                if values.len() != places.len() * width {
-                    return Err(wrong());
-                }
-                for (place, row) in places.iter().zip(values.chunks_exact(*width)) {
-                    out[*place as usize * width..][..*width].copy_from_slice(row);
-                }
-            }
-        }
-        Ok(())
+fn wrong() -> TableError {
+    TableError::Nonsense {
+        who: "a server".into(),
+        what: "values of another number than were asked for".into(),
     }
+}
+
+/// Puts the rows of one shard where they belong.
+fn put_rows(body: &[u8], width: usize, places: &[u32], out: &mut [f32]) -> Result<(), TableError> {
+    let values = floats(body);
+    if values.len() != places.len() * width {
+        return Err(wrong());
+    }
+    for (place, row) in places.iter().zip(values.chunks_exact(width)) {
+        out[*place as usize * width..][..width].copy_from_slice(row);
+    }
+    Ok(())
 }

@@ -203,9 +203,9 @@ fn values(
     };
     match &kept.contents {
         Shard::Dense(dense) => {
-            let found = dense.read(first..first.saturating_add(n));
-            let found = found.map_err(|error| nonsense(kept.place, error.to_string()))?;
-            Ok(Body::copy_of(bytemuck::cast_slice(found)))
+            let found = dense.share(first..first.saturating_add(n));
+            let (values, bytes) = found.map_err(|error| nonsense(kept.place, error.to_string()))?;
+            Ok(Body::of(values, bytes))
         }
         Shard::Rows(rows) => {
             let asked = asked.map(|body| keys(body)).unwrap_or_default();

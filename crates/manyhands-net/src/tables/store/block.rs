@@ -14,7 +14,7 @@ const LINE: usize = 64;
 pub(super) const HUGE_PAGE: usize = 2 << 20;
 
 /// A fixed number of numbers, all zero at first.
-pub(super) struct Block<T: Pod> {
+pub(in crate::tables) struct Block<T: Pod> {
     start: NonNull<T>,
     len: usize,
 }
@@ -101,6 +101,13 @@ impl<T: Pod> DerefMut for Block<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as above, and nobody else has it.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+/// Its bytes, as they are sent.
+impl<T: Pod> AsRef<[u8]> for Block<T> {
+    fn as_ref(&self) -> &[u8] {
+        bytemuck::cast_slice(self)
     }
 }
 

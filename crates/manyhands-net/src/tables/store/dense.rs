@@ -2,16 +2,20 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::block::Block;
 use super::{StoreError, check_length, check_slots};
 use crate::tables::rules::{At, Rule};
 
 /// The elements of a dense table from `first` on. Values, and the slots of each kind, lie side by side, each run at the edge of a cache line.
-#[derive(Clone)]
+///
+/// Values are read without a copy: a reader shares them, and who changes them while somebody still reads does so in other memory.
 pub struct DenseShard {
     first: u64,
-    values: Block<f32>,
+    values: Arc<Block<f32>>,
+    /// Where values were before, kept to be used again.
+    former: Option<Arc<Block<f32>>>,
     slots: Vec<Block<f32>>,
 }
 
@@ -19,7 +23,7 @@ impl DenseShard {
     /// So many zeros, with zeros as slots.
     pub fn new(first: u64, len: usize, n_slots: usize) -> DenseShard {
         let slots = (0..n_slots).map(|_| Block::zeroed(len)).collect();
-        DenseShard { first, values: Block::zeroed(len), slots }
+        DenseShard { first, values: Arc::new(Block::zeroed(len)), former: None, slots }
     }
 
     /// The first element of the table that is here.
@@ -49,7 +53,7 @@ impl DenseShard {
 
     /// All values, to be filled from elsewhere.
     pub fn values_mut(&mut self) -> &mut [f32] {
-        &mut self.values
+        own(&mut self.values, &mut self.former)
     }
 
     /// The slots of one kind, one for each value.
@@ -68,6 +72,15 @@ impl DenseShard {
         Ok(&self.values[range])
     }
 
+    /// The same as they are now, whatever becomes of them: the memory, and the bytes in it.
+    pub(in crate::tables) fn share(
+        &self,
+        elements: Range<u64>,
+    ) -> Result<(Arc<Block<f32>>, Range<usize>), StoreError> {
+        let range = self.within(elements)?;
+        Ok((Arc::clone(&self.values), 4 * range.start..4 * range.end))
+    }
+
     /// Applies an update to these elements of the table. `at.first` is set from the range.
     pub fn apply(
         &mut self,
@@ -82,12 +95,14 @@ impl DenseShard {
         check_slots(rule, self.slots.len())?;
         let mut slots: Vec<&mut [f32]> =
             self.slots.iter_mut().map(|slots| &mut slots[range.clone()]).collect();
-        Ok(rule.apply(at, &mut self.values[range], &mut slots, update)?)
+        let values = own(&mut self.values, &mut self.former);
+        Ok(rule.apply(at, &mut values[range], &mut slots, update)?)
     }
 
     /// Bytes of memory that it takes.
     pub fn n_bytes(&self) -> usize {
-        self.values.n_bytes() * (1 + self.slots.len())
+        let former = self.former.as_ref().map_or(0, |former| former.n_bytes());
+        self.values.n_bytes() * (1 + self.slots.len()) + former
     }
 
     /// Where these elements lie.
@@ -99,6 +114,32 @@ impl DenseShard {
             return Err(StoreError::Outside { first, end, shard_first, shard_end });
         }
         Ok((first - self.first) as usize..(end - self.first) as usize)
+    }
+}
+
+/// Values that nobody else reads: where somebody does, their copy takes their place, in the memory of those before where that is free.
+fn own<'a>(values: &'a mut Arc<Block<f32>>, former: &mut Option<Arc<Block<f32>>>) -> &'a mut [f32] {
+    if Arc::get_mut(values).is_none() {
+        let copy = match former.take() {
+            Some(mut memory) => match Arc::get_mut(&mut memory) {
+                Some(free) => {
+                    free.copy_from_slice(values);
+                    memory
+                }
+                None => Arc::new(Block::clone(values)),
+            },
+            None => Arc::new(Block::clone(values)),
+        };
+        *former = Some(std::mem::replace(values, copy));
+    }
+    let own: &mut Block<f32> = Arc::make_mut(values);
+    own
+}
+
+impl Clone for DenseShard {
+    fn clone(&self) -> DenseShard {
+        let values = Arc::new(Block::clone(&self.values));
+        DenseShard { first: self.first, values, former: None, slots: self.slots.clone() }
     }
 }
 

@@ -44,8 +44,6 @@ pub(in crate::cluster) struct TableAtHand {
     /// The values as the servers had them after the last step, once they have come.
     pub(super) values: Vec<f32>,
     has_values: bool,
-    /// Memory for sums on their way, so that a step takes none.
-    staging: Vec<f32>,
     /// The servers were one step further before the values were read: those of the next step will be right again.
     pub(in crate::cluster) is_behind: bool,
     hosted: Vec<Hosted>,
@@ -108,7 +106,6 @@ impl TableAtHand {
             rate: 0.0,
             values,
             has_values: false,
-            staging: Vec::new(),
             is_behind: false,
             hosted: Vec::new(),
             told: ServerTraffic::default(),
@@ -201,17 +198,16 @@ impl TableAtHand {
         client.all().for_each(Table::forget_refused);
         self.has_values = false;
         let sums = executor.sum_layout(of.plan)?.clone();
-        let mut staging = std::mem::take(&mut self.staging);
-        staging.resize(self.job.layout.n_elements, 0.0);
         for (idx, grains) in executor.held().to_vec().into_iter().enumerate() {
-            let divisor = self.gather(&sums, executor.held_bytes(idx)?, &mut staging)?;
+            let (gathered, divisor) = self.gathered(&sums, executor.held_bytes(idx)?)?;
             let (rate, n_grains) = (self.rate, of.n_grains);
             let part = StepPart { step: of.number - 1, grains, n_grains, rate, divisor };
             let range = 0..self.job.layout.n_elements as u64;
-            if let Some(table) = &client.dense
-                && !sent(stop, || table.push_part(&part, range.clone(), &staging))?
-            {
-                break;
+            if let Some(table) = &client.dense {
+                let put = |run: Range<u64>, to: &mut [f32]| gathered.put(run.start as usize, to);
+                if !sent(stop, || table.push_part_with(&part, range.clone(), put))? {
+                    break;
+                }
             }
             if let Some(rows) = rows
                 && !self.push_row_parts((&*executor, rows), of, &part, &client.rows, stop)?
@@ -219,29 +215,25 @@ impl TableAtHand {
                 break;
             }
         }
-        self.staging = staging;
         Ok(())
     }
 
-    /// Puts the sums of the parameters on servers where these lie in the table. Gives what they are to be divided by.
-    pub(super) fn gather(
+    /// The sums of the parameters on servers, and what they are to be divided by.
+    pub(super) fn gathered<'b>(
         &self,
         sums: &SumLayout,
-        bytes: &[u8],
-        staging: &mut [f32],
-    ) -> Result<f32, Error> {
+        bytes: &'b [u8],
+    ) -> Result<(Gathered<'b>, f32), Error> {
         let layout = &self.job.layout;
         let of = |name: &str| {
             let sum = sums.sums.iter().find(|sum| sum.name == name);
             let sum = sum.ok_or_else(|| Error::MissingParameter { name: name.to_string() })?;
-            Ok::<&[u8], Error>(&bytes[sum.offset..sum.offset + 4 * sum.n_elements])
+            Ok::<&'b [u8], Error>(&bytes[sum.offset..sum.offset + 4 * sum.n_elements])
         };
-        for one in layout.parameters.iter().filter(|one| one.update.is_some()) {
-            let to = &mut staging[one.first..one.first + one.n_elements];
-            bytemuck::cast_slice_mut(to).copy_from_slice(of(&one.sum)?);
-        }
+        let updated = layout.parameters.iter().filter(|one| one.update.is_some());
+        let runs: Result<_, Error> = updated.map(|one| Ok((one.first, of(&one.sum)?))).collect();
         let divisor = of(&layout.divisor)?.first_chunk().copied().unwrap_or_default();
-        Ok(f32::from_le_bytes(divisor))
+        Ok((Gathered { runs: runs? }, f32::from_le_bytes(divisor)))
     }
 
     /// Waits for the values that the servers made of a step.
@@ -339,6 +331,29 @@ impl TableAtHand {
             })
         });
         Ok(exchanged??)
+    }
+}
+
+/// Sums that lie apart, as runs of the table: the first element of each, and its bytes. They rise.
+pub(super) struct Gathered<'b> {
+    runs: Vec<(usize, &'b [u8])>,
+}
+
+impl Gathered<'_> {
+    /// The elements of the table from the first on; zeros where no sum lies.
+    pub(super) fn put(&self, first: usize, to: &mut [f32]) {
+        let (end, mut done) = (first + to.len(), first);
+        for (start, bytes) in &self.runs {
+            let (from, until) = ((*start).max(first), (start + bytes.len() / 4).min(end));
+            if from < until {
+                to[done - first..from - first].fill(0.0);
+                let bytes = &bytes[4 * (from - start)..4 * (until - start)];
+                bytemuck::cast_slice_mut(&mut to[from - first..until - first])
+                    .copy_from_slice(bytes);
+                done = until;
+            }
+        }
+        to[done - first..].fill(0.0);
     }
 }
 

@@ -13,6 +13,9 @@ use super::row_rule;
 /// What the rule is called among those of a server.
 const NAME: &str = "program";
 
+/// Elements that are updated at a time: what is copied to the device and back stays in the nearest caches. An update has the same bits however it is cut.
+const PIECE: usize = 1 << 14;
+
 /// What a server needs to know of a layout.
 #[derive(Serialize, Deserialize)]
 struct Settings {
@@ -104,11 +107,14 @@ impl Rule for ProgramRule {
                 pairs.for_each(|(value, change)| *value += at.share * change);
                 continue;
             };
-            let mut own: Vec<&mut [f32]> =
-                slots.iter_mut().map(|slot| &mut slot[run.clone()]).collect();
-            let done =
-                self.updates.run(at, program, &mut values[run.clone()], &mut own, &update[run]);
-            done.map_err(|error| refused(NAME, &error))?;
+            for start in run.clone().step_by(PIECE) {
+                let piece = start..(start + PIECE).min(run.end);
+                let mut own: Vec<&mut [f32]> =
+                    slots.iter_mut().map(|slot| &mut slot[piece.clone()]).collect();
+                let (values, update) = (&mut values[piece.clone()], &update[piece]);
+                let done = self.updates.run(at, program, values, &mut own, update);
+                done.map_err(|error| refused(NAME, &error))?;
+            }
         }
         Ok(())
     }

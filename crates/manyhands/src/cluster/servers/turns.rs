@@ -199,8 +199,11 @@ impl TableAtHand {
     ) -> Result<(Vec<f32>, f32), Error> {
         let sums = executor.sum_layout(plan)?.clone();
         let mut staging = vec![0.0; self.job.layout.n_elements];
-        let divisor =
-            executor.exchange(plan, |_, totals| self.gather(&sums, totals, &mut staging))??;
+        let divisor = executor.exchange(plan, |_, totals| {
+            let (gathered, divisor) = self.gathered(&sums, totals)?;
+            gathered.put(0, &mut staging);
+            Ok::<f32, Error>(divisor)
+        })??;
         let inverse = 1.0 / divisor;
         staging.iter_mut().for_each(|sum| *sum *= inverse);
         Ok((staging, divisor))
