@@ -103,7 +103,13 @@ impl Reads {
 
     /// This server is not the first holder any more: readers must ask elsewhere.
     pub(super) fn readers(&self) -> impl Iterator<Item = ClientId> {
-        self.waiting.iter().map(|read| read.client)
+        let to = |action: &Action| match action {
+            Action::ToClient { client, .. } => Some(*client),
+            _ => None,
+        };
+        // Answers that were not shown yet never will be.
+        let answers = self.answers.iter().flat_map(|(_, actions)| actions);
+        self.waiting.iter().map(|read| read.client).chain(answers.filter_map(to))
     }
 }
 
