@@ -66,7 +66,7 @@ test = 0.2
 text = {{ unit = "characters", length = 8 }}
 
 [model]
-layers = ["embedding 6 sparse=true", "layer_norm", "dense 20"]
+layers = ["embedding 6 sparse=true", "layer_norm", "dense 19"]
 
 [train]
 loss = "cross_entropy"
