@@ -2,6 +2,7 @@
 
 use crate::fleet::{Fleet, ledger};
 use crate::pairs::{job, lines};
+use crate::points::{assert_killed, start};
 use crate::scene::Scene;
 
 /// A job with parameters on servers.
@@ -143,6 +144,31 @@ fn kill_one(fleet: &mut Fleet<'_>, word: &str) -> bool {
     });
     let killed = |pid| std::process::Command::new("kill").args(["-s", "KILL", pid]).status();
     found.is_some_and(|pid| killed(pid).unwrap().success())
+}
+
+/// Who ends while sums travel has pushed its rows: servers may have applied the step, of which others do its grains again.
+#[test]
+fn workers_killed_after_they_pushed_rows_change_nothing() {
+    let scene = Scene::empty();
+    scene.write("train.libsvm", many_lines());
+    scene.write("job.toml", long_job());
+    scene.succeed(&["train", "job.toml", "--out", "one", "--workers", "1", "--quiet"]);
+    scene.write("job.toml", on_servers(&long_job(), 1, ALL));
+    let mut fleet = Fleet::start(&scene, 2);
+    let address = fleet.address.clone();
+    fleet.process("server", &["server", "--join", &address, "--secret", "secret"]);
+    let names = ["exchange", "sending", "reducing", "commit"];
+    for (idx, name) in names.iter().enumerate() {
+        start(&mut fleet, name, 10 * (idx + 1));
+    }
+    fleet.wait_for_members(2 + names.len());
+    fleet.train("out", &[]);
+    for name in names {
+        assert_killed(&mut fleet, name);
+    }
+    assert_eq!(fleet.wait("driver"), 0, "{}", fleet.words());
+    assert!(!fleet.said("driver").contains("parameters are lost"), "{}", fleet.words());
+    assert!(scene.read("one/model.safetensors") == scene.read("out/model.safetensors"));
 }
 
 #[test]
