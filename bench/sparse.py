@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Sparse models beside scikit-learn's logistic regression: prints the test AUC of both and the difference (ours less theirs).
 
-usage: bench/sparse.py DATA [--json FILE]
+usage: bench/sparse.py DATA [--consistency bsp|ssp|adaptive|async] [--json FILE]
 
 DATA is a folder with agaricus_{train,test}.libsvm.gz and higgs_{train,test}.csv.gz. Needs scikit-learn in
 ~/.cache/manyhands-peers/ml (or $PEERS/ml): python3 -m venv DIR && DIR/bin/pip install scikit-learn. One setting of ftrl
-serves all: of five tried on higgs, that which comes to scikit-learn's loss on the training data in the fewest steps."""
+serves all: of five tried on higgs, that which comes to scikit-learn's loss on the training data in the fewest steps. With
+--consistency, tables live on two servers row by row, and two worker processes train."""
 import argparse, json, os, subprocess, sys, tempfile, time
 from pathlib import Path
 
@@ -58,15 +59,21 @@ print(roc_auc_score(v, model.decision_function(u)))
 """
 
 
-def ours(data, case, folder):
+def ours(data, case, folder, consistency):
     files, layer, epochs, rate, l1, _ = case
     job = "[data]\n" + files.format(data=data) + f'\n[model]\nlayers = ["{layer}"]\n'
     job += TRAIN.format(epochs=epochs, rate=rate, l1=l1)
+    more = []
+    if consistency:
+        job += f'[distribute]\nstrategy = "parameter_server"\nservers = 2\nconsistency = "{consistency}"\n'
+        if consistency == "bsp":
+            job += '[distribute.tables]\nparameters = "all"\n'
+        more = ["--processes", "--workers", "2"]
     path = Path(folder) / "job.toml"
     path.write_text(job)
     out = Path(folder) / "out"
     started = time.perf_counter()
-    subprocess.run([target / "release/manyhands", "train", path, "--out", out, "--quiet", "--overwrite"], check=True)
+    subprocess.run([target / "release/manyhands", "train", path, "--out", out, "--quiet", "--overwrite", *more], check=True)
     seconds = time.perf_counter() - started
     return json.loads((out / "report.json").read_text())["metrics"]["test"]["auc"], seconds
 
@@ -74,6 +81,7 @@ def ours(data, case, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
+    parser.add_argument("--consistency", choices=["bsp", "ssp", "adaptive", "async"])
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     data = arguments.data.resolve()
@@ -84,7 +92,7 @@ def main():
             run = subprocess.run([python, "-c", PEER, data, source], check=True, capture_output=True, text=True)
             theirs[source] = float(run.stdout)
         with tempfile.TemporaryDirectory() as folder:
-            auc, seconds = ours(data, case, folder)
+            auc, seconds = ours(data, case, folder, arguments.consistency)
         kind, bound = case[-1]
         difference = auc - theirs[source]
         holds = auc >= bound if kind == "at least" else difference >= -bound

@@ -77,7 +77,7 @@ fn kill_myself() -> ! {
 }
 
 /// Starts a worker that ends at the point of its name, when it comes there after so many steps.
-fn start(fleet: &mut Fleet<'_>, name: &str, n_steps: usize) {
+pub(crate) fn start(fleet: &mut Fleet<'_>, name: &str, n_steps: usize) {
     let itself = std::env::current_exe().unwrap();
     let test = ["points::a_worker_that_ends_itself", "--exact", "--ignored", "--nocapture"];
     let mut command = std::process::Command::new(itself);
@@ -85,7 +85,7 @@ fn start(fleet: &mut Fleet<'_>, name: &str, n_steps: usize) {
     fleet.spawn(name, command);
 }
 
-fn assert_killed(fleet: &mut Fleet<'_>, name: &str) {
+pub(crate) fn assert_killed(fleet: &mut Fleet<'_>, name: &str) {
     assert_eq!(fleet.wait(name), 137, "{name} is not killed: {}", fleet.words());
     assert_eq!(fleet.ended("driver"), None, "the run was over: {}", fleet.words());
 }

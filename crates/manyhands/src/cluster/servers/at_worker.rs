@@ -269,6 +269,9 @@ impl TableAtHand {
     ) -> Result<(), TableError> {
         // A large model takes its time on a slow link, so nobody but the coordinator ends the wait.
         let gives_up = || is_set(stop);
+        // Nobody counts a step that can still be lost. Rows themselves come when grains need them.
+        let steps = client.rows.iter().map(|table| table.await_steps(number));
+        let steps = steps.collect::<Result<Vec<_>, _>>()?;
         if let Some(table) = &client.dense {
             let n = self.job.layout.n_elements as u64;
             let pulled = table.pull_at(number, 0..n, &mut self.values);
@@ -279,9 +282,8 @@ impl TableAtHand {
                 Err(error) => return Err(error),
             }
         }
-        for table in &client.rows {
-            // Nobody counts a step that can still be lost. Rows themselves come when grains need them.
-            match table.await_steps(number).and_then(|steps| steps.wait_unless(gives_up)) {
+        for steps in steps {
+            match steps.wait_unless(gives_up) {
                 Ok(()) | Err(TableError::StepPassed { .. }) => {}
                 Err(error) => return Err(error),
             }

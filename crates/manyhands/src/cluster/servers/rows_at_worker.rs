@@ -4,13 +4,14 @@ use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
 use manyhands_device::StepExecutor;
-use manyhands_net::tables::client::{PushSettings, StepPart, Table};
+use manyhands_net::tables::client::{PullTicket, PushSettings, StepPart, Table};
 use manyhands_net::tables::error::TableError;
 use manyhands_program::rows_input;
 
 use super::at_worker::{PartsOf, TableAtHand, halt, is_set, sent, stopped};
 use super::rows_of_grains::{RowSums, RowsOfGrains};
 use crate::cluster::halt::Halt;
+use crate::error::Error;
 
 impl TableAtHand {
     /// Gives grains of a step the rows that they take: as they are after the step before, or as far as they are wanted where workers do not wait for each other.
@@ -22,15 +23,20 @@ impl TableAtHand {
         grains: &[Range<usize>],
         stop: &AtomicBool,
     ) -> Result<(), Halt> {
-        for place in 0..self.job.rows.len() {
-            let keys = rows.keys(&self.job.rows[place], of.number, grains)?;
-            let pulled = self.pull_rows(place, keys, of.number - 1, stop)?;
-            let own = &self.job.rows[place];
+        let pulled = self.job.rows.iter().map(|own| {
+            let keys = rows.keys(own, of.number, grains)?;
+            Ok(RowSums { values: vec![0.0; keys.len() * own.width], keys })
+        });
+        let mut pulled = pulled.collect::<Result<Vec<_>, Error>>()?;
+        if pulled.iter().any(|one| !one.keys.is_empty()) {
+            self.pull_rows(&mut pulled, of.number - 1, stop)?;
+        }
+        for (own, pulled) in self.job.rows.iter().zip(&pulled) {
             for grain in grains.iter().cloned().flatten() {
                 for use_idx in 0..own.n_uses {
-                    let found = rows.rows(own, use_idx, (of.number, grain), &pulled)?;
-                    let (name, bytes) =
-                        (rows_input(&own.name, use_idx), bytemuck::cast_slice(&found));
+                    let found = rows.rows(own, use_idx, (of.number, grain), pulled)?;
+                    let name = rows_input(&own.name, use_idx);
+                    let bytes = bytemuck::cast_slice(&found);
                     executor.write_grain_input(of.plan, grain, &name, bytes)?;
                 }
             }
@@ -38,27 +44,30 @@ impl TableAtHand {
         Ok(())
     }
 
-    /// Pulls rows of a table.
+    /// Pulls rows of all tables.
     fn pull_rows(
         &mut self,
-        place: usize,
-        keys: Vec<u64>,
+        wanted: &mut [RowSums],
         n_steps: u64,
         stop: &AtomicBool,
-    ) -> Result<RowSums, Halt> {
-        let mut values = vec![0.0; keys.len() * self.job.rows[place].width];
-        if keys.is_empty() {
-            return Ok(RowSums::default());
-        }
+    ) -> Result<(), Halt> {
         loop {
             let client = self.client(stop)?;
-            let Some(table) = client.rows.get(place) else { return Err(Halt::Stopped) };
-            let pulled = match self.job.is_stale() {
-                true => table.pull(&keys, &mut values),
-                false => table.pull_at(n_steps, &keys, &mut values),
-            };
-            match pulled.and_then(|pull| pull.wait_unless(|| is_set(stop))) {
-                Ok(()) => return Ok(RowSums { keys, values }),
+            let is_stale = self.job.is_stale();
+            let tables = wanted.iter_mut().zip(&client.rows);
+            // All are asked before the first is waited for.
+            let pulls = tables.filter(|(wanted, _)| !wanted.keys.is_empty()).map(
+                |(RowSums { keys, values }, table)| match is_stale {
+                    true => table.pull(&*keys, values),
+                    false => table.pull_at(n_steps, &*keys, values),
+                },
+            );
+            let pulls: Result<Vec<PullTicket<'_>>, TableError> = pulls.collect();
+            let pulled = pulls.and_then(|pulls| {
+                pulls.into_iter().try_for_each(|pull| pull.wait_unless(|| is_set(stop)))
+            });
+            match pulled {
+                Ok(()) => return Ok(()),
                 Err(TableError::Deadline { .. }) => stopped(stop)?,
                 Err(TableError::ClientLost { .. }) => {
                     self.leave();

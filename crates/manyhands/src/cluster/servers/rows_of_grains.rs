@@ -97,7 +97,10 @@ impl RowsOfGrains {
     ) -> Result<&[i64], Error> {
         let taken = self.taken.get(&grain).filter(|taken| taken.step == step);
         let found = taken.and_then(|taken| taken.indices.get(&rows_input(&rows.name, use_idx)));
-        let missing = || Error::OtherSums { held: Vec::new(), wanted: vec![grain..grain + 1] };
+        let missing = || Error::OtherSums {
+            held: Vec::new(),
+            wanted: std::iter::once(grain..grain + 1).collect(),
+        };
         found.map(Vec::as_slice).ok_or_else(missing)
     }
 
