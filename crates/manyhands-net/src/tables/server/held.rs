@@ -156,7 +156,7 @@ impl Held {
             }
             return self.settle(out);
         }
-        if number > has + 1 {
+        if number > has.saturating_add(1) {
             return self.elsewhere(client, Some(has), out);
         }
         let mut body = body.unwrap_or_default();
