@@ -23,7 +23,7 @@ impl Clocks {
     /// A client has done all of a clock.
     pub fn finish(&mut self, client: ClientId, clock: u64) {
         if let Some(done) = self.done.get_mut(&client) {
-            *done = (*done).max(clock + 1);
+            *done = (*done).max(clock.saturating_add(1));
         }
     }
 

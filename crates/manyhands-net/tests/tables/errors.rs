@@ -209,8 +209,31 @@ fn without_a_director_there_is_an_error_not_a_wait() {
     drop((director, servers));
     let mut out = [0.0; 2];
     let error = table.pull(&[1], &mut out).and_then(|ticket| ticket.wait()).unwrap_err();
-    assert!(matches!(error, TableError::DirectorLost { .. }), "{error}");
+    // The servers end first, of which the director may still tell.
+    let is_told = matches!(error, TableError::DirectorLost { .. } | TableError::LostShard { .. });
+    assert!(is_told, "{error}");
     let mut settings = ClientSettings::new("w1", reach);
     settings.deadline = Duration::from_millis(100);
     assert!(matches!(Tables::connect(network, settings), Err(TableError::NoLink { .. })));
+}
+
+#[test]
+fn two_who_mean_the_same_may_say_it_differently() {
+    let cluster = Cluster::new(Kind::InProcess, 1);
+    let tables = cluster.client("w0");
+    let n_shards = rows().cut().n_shards() as usize;
+    tables.open("rows", TableSpec { n_shards: Some(n_shards), ..rows() }).unwrap();
+    tables.open("rows", rows()).unwrap();
+    let error = tables.open("rows", TableSpec { n_shards: Some(n_shards + 1), ..rows() });
+    let sentence = error.err().unwrap().to_string();
+    assert!(sentence.ends_with("the number of shards differs"), "{sentence}");
+}
+
+#[test]
+fn a_wait_for_servers_says_that_it_was_for_servers() {
+    let cluster = Cluster::new(Kind::InProcess, 0);
+    let tables = cluster.client_with("w0", |settings| settings.deadline = Duration::from_secs(1));
+    let sentence = tables.open("rows", rows()).err().unwrap().to_string();
+    let wanted = "the director has not placed it; 0 servers are there";
+    assert!(sentence.ends_with(wanted), "{sentence}");
 }

@@ -198,12 +198,11 @@ mod tests {
     fn one_without_a_turn_is_moved_on_once() {
         let mut turns = Turns::new(Drift::Bounded(4));
         (1..=2).for_each(|number| turns.join(number, 1));
-        // One grain for two workers: the second has none.
+        // One grain for two workers: the first has none.
         (1..=3).for_each(|step| turns.submit(step, 1));
-        let busy = (1..=2).find(|number| given(&mut turns, *number).is_some()).unwrap();
-        let idle = 3 - busy;
-        let moved = turns.message_for(idle);
-        assert!(matches!(moved, Some(FromDriver::Advance { .. }) | None), "{moved:?}");
-        assert!(turns.message_for(idle).is_none());
+        let told = turns.message_for(1);
+        assert!(matches!(told, Some(FromDriver::Advance { step: 3 })), "{told:?}");
+        assert!(turns.message_for(1).is_none());
+        assert_eq!(given(&mut turns, 2), Some((1, 1, 0..1)));
     }
 }

@@ -252,7 +252,7 @@ impl Client {
                 }
                 let oldest = shard.unacknowledged.front().map(|sent| sent.number);
                 if let (Some(has), Some(oldest)) = (has, oldest)
-                    && oldest > has + 1
+                    && oldest > has.saturating_add(1)
                 {
                     let client = self.id.map_or_else(String::new, |id| id.to_string());
                     let error = TableError::MissingPushes { place, client, has, number: oldest };

@@ -173,7 +173,8 @@ impl Copies {
     fn can_go_on(&self, last_term: Term, version: Version, own: Version) -> bool {
         let is_beginning =
             last_term == self.term || (last_term == self.before.0 && version <= self.before.1);
-        let has_next = self.log.front().is_some_and(|first| first.version.0 <= version.0 + 1);
+        let has_next =
+            self.log.front().is_some_and(|first| first.version.0 <= version.0.saturating_add(1));
         is_beginning && (version == own || (version < own && has_next))
     }
 

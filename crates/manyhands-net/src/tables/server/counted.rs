@@ -54,7 +54,7 @@ impl Counted {
         if self.open.len() > MOST_OPEN
             && let Some((oldest, _)) = self.open.pop_first()
         {
-            self.n_over = oldest + 1;
+            self.n_over = oldest.saturating_add(1);
         }
         while self.open.get(&self.n_over).is_some_and(|there| there[..] == WHOLE) {
             self.open.remove(&self.n_over);

@@ -174,7 +174,7 @@ impl Held {
             return self.elsewhere(client, None, out);
         };
         let has = kept.number_of(client);
-        if number > has + 1 {
+        if number > has.saturating_add(1) {
             return self.elsewhere(client, Some(has), out);
         }
         let most_keys =

@@ -7,7 +7,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use super::counted::Counted;
-use super::steps::{Part, Steps};
+use super::steps::{MOST_GRAINS, Part, Steps};
 use super::sums::Sum;
 use crate::tables::clocks::Clocks;
 use crate::tables::error::TableError;
@@ -55,8 +55,6 @@ pub(super) struct Numbers {
 
 /// How many versions, and how many refusals, of each client are remembered, for those who ask again.
 const RECENT: usize = 256;
-/// The most grains of a step.
-const MOST_GRAINS: usize = 1 << 20;
 
 impl Numbers {
     fn count(&mut self, number: u64, version: Version) {

@@ -14,6 +14,8 @@ use crate::tables::message::{Bits, Body};
 
 /// How many steps beyond the next one parts are held of.
 const AHEAD: u64 = 1;
+/// The most grains of a step: what somebody broken says of more is not cut into trees.
+pub(super) const MOST_GRAINS: usize = 1 << 20;
 
 /// A part of a step: the sum of some grains.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,14 +67,15 @@ impl Steps {
     /// Whether a part can be taken.
     pub(super) fn check(&self, place: Place, part: &Part) -> Result<(), TableError> {
         let Part { step, n_grains, grains, .. } = part;
-        let is_subtree = grains.start < grains.end
+        let is_subtree = *n_grains <= MOST_GRAINS
+            && grains.start < grains.end
             && grains.end <= *n_grains
             && matches!(&subtrees(*n_grains, grains)[..], [one] if one == grains);
         if !is_subtree {
             let (start, end) = (grains.start, grains.end);
             return Err(TableError::NoSubtree { start, end, n_grains: *n_grains });
         }
-        if *step > self.n_done + AHEAD {
+        if *step > self.n_done.saturating_add(AHEAD) {
             return Err(TableError::StepAhead { place, has: self.n_done, step: *step });
         }
         let differs = |what: &str| {

@@ -183,3 +183,54 @@ fn who_has_no_turn_stands_where_the_next_would_be() {
     dispatcher.join(0.0, other);
     assert_eq!(dispatcher.clock_of_idle(other), Some(4));
 }
+
+mod comings_and_goings {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Takes note of turns, each of which must lie within one that was given before, or apart from it.
+    fn note(given: &mut BTreeMap<u64, Vec<Range<usize>>>, turn: &Turn) {
+        let before = given.entry(turn.step).or_default();
+        for one in before.iter() {
+            let is_within = one.start <= turn.grains.start && turn.grains.end <= one.end;
+            let is_apart = one.end <= turn.grains.start || turn.grains.end <= one.start;
+            assert!(is_within || is_apart, "{:?} after {one:?}", turn.grains);
+        }
+        before.push(turn.grains.clone());
+    }
+
+    proptest! {
+        #[test]
+        fn turns_lie_one_in_the_other_or_apart_and_every_grain_is_done(
+            drift in prop::sample::select(vec![Drift::Bounded(1), Drift::Unbounded, Drift::Adaptive]),
+            happenings in prop::collection::vec((0u8..3, 0u64..4), 0..60),
+        ) {
+            let mut dispatcher = Dispatcher::new(drift);
+            let took = Took { seconds: 0.5, loss: 1.0 };
+            let mut given = BTreeMap::new();
+            (1..=4).for_each(|step| dispatcher.submit(step, N_GRAINS));
+            for (what, number) in happenings {
+                let worker = WorkerNumber(number);
+                match what {
+                    0 => {
+                        // As a worker that asks anew.
+                        dispatcher.lose(worker);
+                        dispatcher.join(0.0, worker);
+                    }
+                    1 => dispatcher.lose(worker),
+                    _ => drop(dispatcher.done(0.0, worker, took)),
+                }
+                dispatcher.give(0.0).iter().for_each(|(_, turn)| note(&mut given, turn));
+            }
+            (0..4).for_each(|number| dispatcher.lose(WorkerNumber(number)));
+            let last = WorkerNumber(9);
+            dispatcher.join(0.0, last);
+            for _ in 0..4 * N_GRAINS {
+                dispatcher.give(0.0).iter().for_each(|(_, turn)| note(&mut given, turn));
+                dispatcher.done(0.0, last, took);
+            }
+            prop_assert_eq!(dispatcher.oldest(), None);
+        }
+    }
+}

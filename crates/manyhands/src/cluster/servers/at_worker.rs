@@ -126,7 +126,8 @@ impl TableAtHand {
     pub(in crate::cluster) fn leave_as_server(&mut self) -> bool {
         self.client = None;
         self.hosted.iter().for_each(Hosted::leave);
-        self.hosted.drain(..).fold(false, |any, hosted| hosted.await_end() || any)
+        // Each of them is waited for.
+        self.hosted.drain(..).filter(Hosted::await_end).count() > 0
     }
 
     /// Gives its place among the clients up; the next step takes another.
