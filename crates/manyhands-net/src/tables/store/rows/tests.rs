@@ -171,3 +171,44 @@ fn a_small_shard_takes_little_memory() {
     (0..100).for_each(|key| assert!(shard.get_or_make(key).is_ok()));
     assert!(shard.n_bytes() < 16 << 10, "{}", shard.n_bytes());
 }
+
+/// A rule that takes rows together.
+struct Together(Box<dyn Rule>);
+
+impl Rule for Together {
+    fn n_slots(&self) -> usize {
+        self.0.n_slots()
+    }
+
+    fn apply(
+        &mut self,
+        at: At,
+        values: &mut [f32],
+        slots: &mut [&mut [f32]],
+        update: &[f32],
+    ) -> Result<(), RuleError> {
+        self.0.apply(at, values, slots, update)
+    }
+
+    fn rows_at_once(&self) -> usize {
+        5
+    }
+}
+
+#[test]
+fn rows_taken_together_come_to_what_they_come_to_one_by_one() {
+    for spec in specs() {
+        let n_slots = rule(spec.clone()).n_slots();
+        let (mut one, mut many) = (rule(spec.clone()), Together(rule(spec)));
+        let mut shards = [0, 1].map(|_| RowShard::new(AT.table, 3, n_slots, INIT));
+        for round in 0..4u64 {
+            // Rising, falling and the same again.
+            let keys: Vec<u64> = (0..17).map(|n| (n * n * 7 + round) % 23).collect();
+            let values: Vec<f32> = (0..51).map(|n| (n as f32 - 20.0) / 7.0).collect();
+            shards[0].update(&mut *one, AT, &keys, &values).unwrap();
+            shards[1].update(&mut many, AT, &keys, &values).unwrap();
+        }
+        let [one, many] = shards.each_ref().map(|shard| shard.iter().collect::<Vec<_>>());
+        assert_eq!(one, many);
+    }
+}
