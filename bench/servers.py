@@ -44,7 +44,8 @@ def train(optimizer, transport, n_servers, folder, data):
     """Samples per second of all epochs but the first, and what stands for the model."""
     path, epochs = Path(folder) / "mlp.toml", 12 if data == SHIPPED else 3
     path.write_text(JOB.format(data=data, epochs=epochs, optimizer=optimizer))
-    on_servers = ["--set", "distribute.strategy=parameter_server", "--set", f"distribute.servers={n_servers}", "--set", "distribute.replication=1"]
+    on_servers = ["--set", "distribute.strategy=parameter_server", "--set", f"distribute.servers={n_servers}", "--set", "distribute.replication=1",
+                  "--set", 'distribute.tables={parameters = "all"}']
     command = [manyhands, "train", path, "--out", Path(folder) / "out", "--overwrite", "--processes", "--workers", 2, "--threads", 1, "--transport", transport]
     command += on_servers if n_servers else []
     said = subprocess.run([str(part) for part in command], check=True, capture_output=True, text=True)

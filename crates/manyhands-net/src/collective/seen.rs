@@ -3,23 +3,31 @@
 //!
 //! Sent through a ring, a sum is written once more and read once more. Two ranks have as much to read from each other either way.
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use super::call::Call;
+use super::call::{Call, Header};
 use super::element::Element;
 use super::error::CollectiveError;
 use super::exchange::Exchange;
-use super::group::Group;
+use super::group::{Group, Pass};
 use super::port::Trouble;
-use super::run::{ADDED, Buffers, FLAT_BYTES_OF_TWO};
-use super::transfer::{Incoming, Outgoing};
+use super::run::{ADDED, Buffers, FLAT_BYTES_OF_TWO, waits_for};
+use crate::transport::LinkError;
 use crate::transport::lending::Lending;
 
 /// The stage of a call in which ranks tell each other where sums are; no [`super::plan::Stage`] has this number.
 const STAGE: usize = 8;
 /// Said of a sum that the other rank does not see.
 const NOWHERE: u64 = u64::MAX;
+
+/// What two ranks told each other of an exchange. The group keeps it for its memory.
+#[derive(Default)]
+pub(super) struct Seen {
+    /// How often sums of this rank were withdrawn, and where each is.
+    told: Vec<u64>,
+    /// The same of the other rank.
+    heard: Vec<u64>,
+}
 
 impl Group {
     /// Whether two ranks ask each other where their sums are. It is the same on both.
@@ -32,7 +40,7 @@ impl Group {
             && self.ports.iter().flatten().all(|port| port.can_lend())
     }
 
-    /// Carries out an exchange where each of two ranks sees the other's sums. Whether they do: nothing has happened where one does not.
+    /// Carries out an exchange where each of two ranks sees the other's sums. Whether they do: nothing counts of what happened where one does not.
     ///
     /// # Safety
     /// As [`super::run::Run::pass`] asks of the buffers, which stay where they are.
@@ -44,8 +52,10 @@ impl Group {
     ) -> Result<bool, CollectiveError> {
         let (call, other) = (call.stage(STAGE), 1 - self.rank);
         let lending = self.ports[other].as_ref().and_then(|port| port.lending().cloned());
-        let told = self.places(exchange, buffers, lending.as_ref());
-        let outcome = self.tell_and_add(call, exchange, buffers, &told);
+        let mut seen = std::mem::take(&mut self.seen);
+        seen.tell(exchange, self.rank, buffers, lending.as_deref());
+        let outcome = self.tell_and_add(call, exchange, buffers, &mut seen);
+        self.seen = seen;
         if let (Err(_), Some(lending)) = (&outcome, lending) {
             // The other may be reading, and this rank goes its own way.
             lending.withdraw();
@@ -58,44 +68,56 @@ impl Group {
         call: Call,
         exchange: &Exchange,
         buffers: &Buffers<T>,
-        told: &[u64],
+        seen: &mut Seen,
     ) -> Result<bool, CollectiveError> {
         let (other, start) = (1 - self.rank, Instant::now());
-        let mut heard = vec![NOWHERE; 1 + exchange.slots_of(other).len()];
-        let outgoing = Outgoing { to: other, bytes: bytemuck::cast_slice(told) };
-        let incoming = Incoming { from: other, bytes: bytemuck::cast_slice_mut(&mut heard) };
-        self.transfer(call, 0, &[outgoing], &mut [incoming])?;
+        seen.heard.clear();
+        seen.heard.resize(1 + exchange.slots_of(other).len(), NOWHERE);
+        let (told, heard) = (&seen.told[..], &mut seen.heard[..]);
+        self.swap(call, 0, bytemuck::cast_slice(told), bytemuck::cast_slice_mut(heard))?;
         if told.contains(&NOWHERE) || heard.contains(&NOWHERE) {
             return Ok(false);
         }
-        if let Err(trouble) = self.add_seen(exchange, buffers, &heard) {
-            return Err(self.failure(call, start, Some((other, trouble))));
-        }
-        let (outgoing, incoming) =
-            (Outgoing { to: other, bytes: &[] }, Incoming { from: other, bytes: &mut [] });
-        self.transfer(call, 1, &[outgoing], &mut [incoming])?;
-        Ok(true)
+        let could = match self.add_seen(exchange, buffers, heard) {
+            Ok(()) => 1,
+            // This process gets no more memory to see others' with: a fault of nobody else's.
+            Err(Trouble::Link(LinkError::Io(_))) => 0,
+            Err(trouble) => return Err(self.failure(call, start, Some((other, trouble)))),
+        };
+        let mut others_could = [0];
+        self.swap(call, 1, &[could], &mut others_could)?;
+        Ok(could == 1 && others_could == [1])
     }
 
-    /// What the other rank is told: how often sums were withdrawn, and where each of this rank's is.
-    fn places<T: Element>(
-        &self,
-        exchange: &Exchange,
-        buffers: &Buffers<T>,
-        lending: Option<&Arc<Lending>>,
-    ) -> Vec<u64> {
-        let n_bytes = exchange.n * size_of::<T>();
-        let out = buffers.outs.at(0).cast_const().cast::<u8>();
-        let place = |idx: usize| {
-            let sum = buffers.sums.at(idx).cast_const().cast::<u8>();
-            // Where the result takes the place of a sum, the other would read some of both.
-            let is_apart = (out as usize).abs_diff(sum as usize) >= n_bytes;
-            let place = lending.filter(|_| is_apart).and_then(|own| own.place_of(sum, n_bytes));
-            place.unwrap_or(NOWHERE)
-        };
-        let n_withdrawn = lending.map_or(0, |lending| lending.n_withdrawn());
-        let n_sums = exchange.slots_of(self.rank).len();
-        [n_withdrawn].into_iter().chain((0..n_sums).map(place)).collect()
+    /// Gives the other of two ranks some bytes for as many of its own.
+    fn swap(
+        &mut self,
+        call: Call,
+        round: usize,
+        own: &[u8],
+        theirs: &mut [u8],
+    ) -> Result<(), CollectiveError> {
+        let other = 1 - self.rank;
+        let (mut is_sent, mut is_there) = (false, false);
+        let (own_header, their_header) =
+            (Header::new(call, round, own.len()), Header::new(call, round, theirs.len()));
+        self.drive(call, |ports, interests| {
+            let Some(port) = ports[other].as_mut() else { return Err((other, Trouble::Malformed)) };
+            let mut moved = false;
+            let trouble = |trouble| (other, trouble);
+            if !is_sent {
+                is_sent = port.send(&own_header, own, &mut moved).map_err(trouble)?;
+            }
+            if !is_there {
+                is_there = port.receive(&their_header, theirs, &mut moved).map_err(trouble)?;
+            }
+            interests[other] = waits_for([!is_sent, !is_there]);
+            Ok(match is_sent && is_there {
+                true => Pass::Done,
+                false if moved => Pass::Moved,
+                false => Pass::Stuck,
+            })
+        })
     }
 
     /// Adds all sums: this rank's, and the other's from the places it named.
@@ -108,13 +130,15 @@ impl Group {
         let (other, n_bytes) = (1 - self.rank, exchange.n * size_of::<T>());
         let theirs = exchange.slots_of(other);
         let port = self.ports[other].as_mut().ok_or(Trouble::Malformed)?;
-        let lent = port.lent()?;
         let Some((&n_withdrawn, places)) = heard.split_first() else {
             return Err(Trouble::Malformed);
         };
         // Who brings nothing need not lend.
-        let seen = places.iter().map(|place| lent?.at(*place, n_bytes));
-        let seen: Vec<_> = seen.collect::<Option<_>>().ok_or(Trouble::Malformed)?;
+        let lent = port.lent()?;
+        let at = |place: u64| lent.and_then(|lent| lent.at(place, n_bytes));
+        if places.iter().any(|place| at(*place).is_none()) {
+            return Err(Trouble::Malformed);
+        }
         let piece = ADDED / size_of::<T>();
         let n_words = (piece * exchange.slots.len() * size_of::<T>()).div_ceil(size_of::<u64>());
         let scratch = &mut self.progress.scratch;
@@ -123,15 +147,18 @@ impl Group {
         }
         let scratch: *mut T = scratch.as_mut_ptr().cast();
         for first in (0..exchange.n).step_by(piece) {
-            let place = |slot: usize| match slot.checked_sub(theirs.start) {
-                Some(idx) if slot < theirs.end => seen[idx].as_ptr().cast_const().cast::<T>(),
-                _ => buffers.sums.at(exchange.slots[slot].idx).cast_const(),
+            let place = |slot: usize| {
+                let seen = slot.checked_sub(theirs.start).and_then(|idx| at(*places.get(idx)?));
+                let start = match seen {
+                    Some(seen) => seen.as_ptr().cast_const().cast::<T>(),
+                    None => buffers.sums.at(exchange.slots[slot].idx).cast_const(),
+                };
+                start.wrapping_add(first)
             };
-            let place = |slot: usize| place(slot).wrapping_add(first);
             let room = |slot: usize| scratch.wrapping_add(slot * piece);
             let out = |root: usize| buffers.outs.at(root).wrapping_add(first);
             let n = piece.min(exchange.n - first);
-            // SAFETY: the own sums and the result have `exchange.n` elements and are apart (`places` says NOWHERE otherwise), the scratch memory a
+            // SAFETY: the own sums and the result have `exchange.n` elements and are apart (`Seen::tell` says NOWHERE otherwise), the scratch memory a
             // piece for every slot. What is lent has as many bytes, at a cache line, as long as the link lives. An honest other side does not write there before
             // it hears that it was read, or says so; a dishonest one makes us add other numbers.
             unsafe { exchange.add(n, place, room, out) };
@@ -140,5 +167,29 @@ impl Group {
             true => Ok(()),
             false => Err(Trouble::Refused("it gave up while its sums were read".to_string())),
         }
+    }
+}
+
+impl Seen {
+    /// Writes what the other rank is told.
+    fn tell<T: Element>(
+        &mut self,
+        exchange: &Exchange,
+        rank: usize,
+        buffers: &Buffers<T>,
+        lending: Option<&Lending>,
+    ) {
+        let n_bytes = exchange.n * size_of::<T>();
+        let out = buffers.outs.at(0).cast_const().cast::<u8>();
+        let place = |idx: usize| {
+            let sum = buffers.sums.at(idx).cast_const().cast::<u8>();
+            // Where the result takes the place of a sum, the other would read some of both.
+            let is_apart = (out as usize).abs_diff(sum as usize) >= n_bytes;
+            let place = lending.filter(|_| is_apart).and_then(|own| own.place_of(sum, n_bytes));
+            place.unwrap_or(NOWHERE)
+        };
+        self.told.clear();
+        self.told.push(lending.map_or(0, Lending::n_withdrawn));
+        self.told.extend((0..exchange.slots_of(rank).len()).map(place));
     }
 }

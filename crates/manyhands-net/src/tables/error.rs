@@ -175,6 +175,19 @@ pub enum TableError {
         /// What was to come.
         wanted: u64,
     },
+    /// More than goes at once.
+    #[error(
+        "{who}: {what} has {n_bytes} bytes for one shard, and at most {} go at once: take fewer keys, or open the table with more shards",
+        super::message::MOST_BYTES
+    )]
+    TooLarge {
+        /// Whose.
+        who: String,
+        /// What.
+        what: String,
+        /// How much.
+        n_bytes: u64,
+    },
     /// All holders of a shard are gone.
     #[error(
         "{shard} of the table {table} was lost with {server}: nobody else held it (replication = {replication})"

@@ -206,8 +206,8 @@ impl Serving {
         let Some(history) = &self.history else { return };
         for standing in self.server.standings().into_iter().filter(|standing| standing.is_first) {
             let numbers = standing.numbers.into_iter().collect();
-            let (place, version) = (standing.place, standing.version);
-            history.write(&Record::End { place, version, numbers });
+            let (place, term, version) = (standing.place, standing.term, standing.version);
+            history.write(&Record::End { place, term, version, numbers });
         }
     }
 

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::TableError;
 use super::identity::ShardId;
+use super::message::MOST_BYTES;
 use super::rules::RuleSpec;
 use super::store::RowInit;
 use super::traffic::TrafficSpec;
@@ -134,9 +135,6 @@ impl TableSpec {
         let wrong = |what: String| Err(TableError::Spec { table: name.to_string(), what });
         match self.shape {
             Shape::Dense { n_elements: 0 } => return wrong("it has no elements".into()),
-            Shape::Dense { n_elements } if n_elements > 1 << 48 => {
-                return wrong(format!("{n_elements} elements are more than a table can have"));
-            }
             Shape::Rows { width, .. } if width == 0 || width > WIDEST_ROW => {
                 return wrong(format!("its rows have {width} elements, not 1 to {WIDEST_ROW}"));
             }
@@ -148,6 +146,20 @@ impl TableSpec {
         }
         if self.n_shards.is_some_and(|n| n == 0 || n > MOST_SHARDS) {
             return wrong(format!("the number of shards must be 1 to {MOST_SHARDS}"));
+        }
+        if let Cut::Dense { n_elements, n_blocks, n_shards } = self.cut() {
+            // A shard is pushed and read at once. Runs of zeros that save nothing take a byte.
+            let most = (MOST_BYTES - usize::from(self.traffic.zero_runs)) as u64 / 4 / BLOCK;
+            let (found, enough) = (n_blocks.div_ceil(n_shards), n_blocks.div_ceil(most));
+            if enough > MOST_SHARDS as u64 {
+                return wrong(format!("{n_elements} elements are more than a table can have"));
+            }
+            if found > most {
+                let (found, most) = (found * BLOCK, most * BLOCK);
+                return wrong(format!(
+                    "a shard of {found} elements is more than goes at once, which is {most}: n_shards = {enough} would do"
+                ));
+            }
         }
         if let (Consistency::Bsp, Some(setting)) = (self.consistency, self.traffic.changes_values())
         {
@@ -303,6 +315,14 @@ mod tests {
             sentence(TableSpec { consistency: ssp, ..TableSpec::dense(5) }),
             "the table weights cannot have a staleness of 4294967295 clocks: at most 1048576 mean anything; \"async\" waits for nobody"
         );
+        let large = TableSpec::dense(5 << 30);
+        assert_eq!(
+            sentence(large.clone()),
+            "the table weights cannot be: a shard of 335544320 elements is more than goes at once, which is 268435456: n_shards = 20 would do"
+        );
+        assert!(TableSpec { n_shards: Some(19), ..large.clone() }.check("w").is_err());
+        assert!(TableSpec { n_shards: Some(20), ..large }.check("w").is_ok());
+        assert!(sentence(TableSpec::dense(u64::MAX)).ends_with("more than a table can have"));
         assert!(TableSpec { replication: 0, ..TableSpec::dense(5) }.check("w").is_err());
         assert!(TableSpec::rows(0, RowInit::Zeros).check("w").is_err());
     }

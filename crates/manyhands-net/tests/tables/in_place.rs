@@ -1,10 +1,10 @@
 //! Dense values that go from, and to, where the caller has them.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use manyhands_net::tables::client::{PushSettings, StepPart};
+use manyhands_net::tables::client::{PushSettings, StepPart, Table};
 use manyhands_net::tables::error::TableError;
 use manyhands_net::tables::rules::{At, Rule, RuleError, RuleSpec, Rules};
 use manyhands_net::tables::spec::{Consistency, TableSpec};
@@ -53,6 +53,23 @@ fn who_reads_while_others_push_sees_whole_pushes() {
     }
 }
 
+/// Steps that end a test which nothing else ends.
+const MOST_STEPS: u64 = 20_000;
+
+/// How many steps there are: all workers do as many.
+struct Course {
+    n_begun: u64,
+    n_steps: u64,
+}
+
+impl Course {
+    /// Whether there is such a step. Then it is begun.
+    fn begins(&mut self, step: u64) -> bool {
+        self.n_begun = self.n_begun.max(self.n_steps.min(step + 1));
+        step < self.n_steps
+    }
+}
+
 #[test]
 fn steps_go_on_with_what_is_lent_when_servers_are_lost() {
     for kind in ALL {
@@ -62,26 +79,41 @@ fn steps_go_on_with_what_is_lent_when_servers_are_lost() {
             tables.open("t", dense(Consistency::Bsp, 2)).unwrap()
         };
         let tables: Vec<_> = clients.iter().map(open).collect();
-        let n_steps = 12;
+        let course = Mutex::new(Course { n_begun: 0, n_steps: MOST_STEPS });
+        let course = &course;
         std::thread::scope(|scope| {
-            for (worker, table) in tables.iter().enumerate() {
+            let work = |(worker, table): (usize, &Table)| {
+                let table = table.clone();
                 scope.spawn(move || {
                     let (values, mut out) = (vec![1.0 + worker as f32; N], vec![0.0; N]);
-                    for step in 0..n_steps {
+                    for step in 0.. {
+                        if !course.lock().unwrap().begins(step) {
+                            break;
+                        }
                         let (grains, n_grains) = (worker..worker + 1, 2);
                         let part = StepPart { step, grains, n_grains, rate: 1.0, divisor: 1.0 };
                         table.step(&part, 0..N as u64, &values, &mut out).unwrap();
                         let wanted = (step + 1) as f32 * 3.0;
                         assert!(out.iter().all(|value| *value == wanted), "{kind:?} {step}");
                     }
-                });
-            }
+                })
+            };
+            let workers: Vec<_> = tables.iter().enumerate().map(work).collect();
+            let none_is_done = || workers.iter().all(|worker| !worker.is_finished());
+            let n_begun = || course.lock().unwrap().n_begun;
             for lost in 0..2 {
                 cluster.settled();
-                // Steps are underway.
+                let before = n_begun();
+                while n_begun() == before {
+                    assert!(none_is_done(), "{kind:?}");
+                    std::thread::sleep(Duration::from_millis(1));
+                }
                 drop(cluster.servers[lost].take());
                 cluster.add_server();
             }
+            assert!(none_is_done(), "{kind:?}: steps were underway at both losses");
+            let mut course = course.lock().unwrap();
+            course.n_steps = course.n_begun + 3;
         });
     }
 }

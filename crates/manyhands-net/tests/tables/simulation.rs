@@ -155,8 +155,8 @@ fn judge(world: &mut World, plan: &Plan) -> Option<String> {
     for server in world.servers.iter().flatten().filter_map(|node| node.server.as_ref()) {
         for standing in server.standings().into_iter().filter(|standing| standing.is_first) {
             let numbers = standing.numbers.into_iter().collect();
-            let (place, version) = (standing.place, standing.version);
-            world.records.push(Record::End { place, version, numbers });
+            let (place, term, version) = (standing.place, standing.term, standing.version);
+            world.records.push(Record::End { place, term, version, numbers });
         }
     }
     if let Some(violation) = check(&world.records).first() {

@@ -203,9 +203,11 @@ fn watch(start: &Start, mut children: Vec<(Child, Instant)>, stop: &AtomicBool) 
 /// Has servers end by themselves: they note how their shards stood.
 fn end_servers(start: &Start, children: &mut [(Child, Instant)]) {
     let servers = &mut children[start.workers.n_workers..];
-    for (child, _) in servers.iter() {
-        // One that has ended already needs no signal.
-        let _ = kill_process(Pid::from_child(child), Signal::TERM);
+    for (child, _) in servers.iter_mut() {
+        // The number of one that has ended may be somebody else's by now.
+        if matches!(child.try_wait(), Ok(None)) {
+            let _ = kill_process(Pid::from_child(child), Signal::TERM);
+        }
     }
     let until = Instant::now() + LAST_WORDS;
     let mut is_there = |(child, _): &mut (Child, Instant)| matches!(child.try_wait(), Ok(None));

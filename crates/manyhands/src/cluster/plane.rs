@@ -91,10 +91,9 @@ impl<'a> Plane<'a> {
         }
     }
 
-    /// Servers that this worker hosts leave. Whether there were any.
-    pub(super) fn leave_as_server(&mut self) -> bool {
-        let table = self.job.as_mut().and_then(|job| job.table.as_mut());
-        table.is_some_and(TableAtHand::leave_as_server)
+    /// Servers that this worker hosts leave. Whether others have what they held; none where there were no servers.
+    pub(super) fn leave_as_server(&mut self) -> Option<bool> {
+        self.job.as_mut()?.table.as_mut()?.leave_as_server()
     }
 
     /// Gives up the state.
@@ -199,7 +198,7 @@ impl<'a> Plane<'a> {
             None => {
                 let (offer, opened) = (programs.offer.take(), self.opened.take());
                 let table = programs.table.take();
-                let lends = self.station.shares_memory() && is_on_one_machine(go);
+                let lends = self.station.shares_memory() && are_two_of_one_machine(go);
                 let mut job = JobAtHand::new(go.job, own, driver, programs, (self.threads, lends))?;
                 let at = (&self.station, self.public);
                 job.table = table.map(|of| TableAtHand::new(of, at, &self.name));
@@ -421,10 +420,9 @@ impl Plane<'_> {
     }
 }
 
-/// Whether there are several members, all on one machine.
-fn is_on_one_machine(go: &Go) -> bool {
-    let first = &go.members[0].host;
-    go.members.len() > 1 && go.members.iter().all(|seat| seat.host == *first)
+/// Whether there are two members, on one machine: of more, nobody would read the others' sums.
+fn are_two_of_one_machine(go: &Go) -> bool {
+    matches!(&go.members[..], [one, other] if one.host == other.host)
 }
 
 /// Whether every member on this machine has a core for itself.

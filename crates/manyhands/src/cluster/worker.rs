@@ -111,8 +111,10 @@ pub fn run_worker(
     let mut plane = Plane::new((station, public), threads, &follower, watched, settings.data);
     let worked = work(&mut plane, &commands, &follower, &settings.drain, &*say);
     // Parameters that it holds in place of a server move first.
-    if plane.leave_as_server() {
-        say("the parameters that it held are with others");
+    match plane.leave_as_server() {
+        Some(true) => say("the parameters that it held are with others"),
+        Some(false) => say("nobody took the parameters that it held"),
+        None => {}
     }
     worked
 }

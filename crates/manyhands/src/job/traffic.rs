@@ -17,7 +17,8 @@ pub struct TrafficSpec {
     /// promises every bit.
     pub values: PushedValues,
     /// Gradients stay with a worker while their sum is below this everywhere in a row or a block of a parameter, for at most eight steps. Not under
-    /// `consistency = "bsp"`. A checkpoint is without what stays.
+    /// `consistency = "bsp"`. A checkpoint, and the model at the end, are without what stays; grains that are done again because a worker came or left
+    /// count twice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub significance: Option<f64>,
     /// Whether lists of rows go as a short digest where the server has seen them. The model is the same.
@@ -67,7 +68,8 @@ impl TrafficSpec {
 /// Checks the keys of traffic.
 pub(super) fn check_traffic(distribute: &DistributeSpec) -> Result<(), CheckError> {
     let Some(traffic) = distribute.traffic else { return Ok(()) };
-    if let Some(found) = traffic.significance.filter(|one| !one.is_finite() || *one < 0.0) {
+    if let Some(found) = traffic.significance.filter(|one| !(*one as f32).is_finite() || *one < 0.0)
+    {
         let key = "distribute.traffic.significance".to_string();
         return Err(CheckError::Range { key, range: "at least 0 and finite", found });
     }

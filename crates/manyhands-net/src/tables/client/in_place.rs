@@ -13,7 +13,6 @@ use super::{Request, keys};
 use crate::tables::body::{self, Lender};
 use crate::tables::error::TableError;
 use crate::tables::message::{Body, Operation};
-use crate::tables::traffic::TrafficSpec;
 
 impl Table {
     /// Pushes values and waits until every holder has them: as [`Table::push_with`] and a wait, but elements go out from where they lie.
@@ -72,9 +71,10 @@ impl Table {
         self.submit(requests, "a part of a step of")
     }
 
-    /// Whether what is pushed is what is sent: no filter holds it back, or writes it in fewer bytes.
+    /// Whether elements that are pushed are what is sent: no filter holds them back, or writes them in fewer bytes. Elements have no lists of keys.
     fn goes_as_it_is(&self) -> bool {
-        self.spec().traffic == TrafficSpec::default()
+        let traffic = &self.spec().traffic;
+        traffic.significance.is_none() && !traffic.packs()
     }
 
     /// Lends values to a push for as long as `then` takes.

@@ -394,12 +394,20 @@ impl Client {
         let Some(server) = shard.holding.first() else {
             return format!("nobody holds {place}");
         };
-        let view = self.servers.get(&server);
-        let name = view.map_or_else(String::new, |view| format!(" ({})", view.name));
-        match (view.is_some_and(|view| view.is_linked), said) {
-            (false, _) => format!("there is no link to {server}{name}, which holds {place}"),
-            (true, Some(said)) => format!("{server}{name} says of {place}: {said}"),
-            (true, None) => format!("{server}{name} has not answered for {place}"),
+        let is_linked = self.servers.get(&server).is_some_and(|view| view.is_linked);
+        let server = self.called(server);
+        match (is_linked, said) {
+            (false, _) => format!("there is no link to {server}, which holds {place}"),
+            (true, Some(said)) => format!("{server} says of {place}: {said}"),
+            (true, None) => format!("{server} has not answered for {place}"),
+        }
+    }
+
+    /// A server, for people.
+    fn called(&self, server: ServerId) -> String {
+        match self.servers.get(&server) {
+            Some(view) => format!("{server} ({})", view.name),
+            None => server.to_string(),
         }
     }
 

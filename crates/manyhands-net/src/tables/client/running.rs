@@ -238,8 +238,7 @@ impl Shared {
     /// Waits until not too much is underway.
     pub(super) fn await_room(&self, what: &str) -> Result<(), TableError> {
         let n_bytes = |state: &mut State| state.client.n_unacknowledged();
-        let room =
-            self.until(what, self.deadline, |state| (n_bytes(state) < WINDOW).then_some(()));
+        let room = self.until(what, self.deadline, |state| (n_bytes(state) < WINDOW).then_some(()));
         self.waited(room, Client::why_not_acknowledged)
     }
 
@@ -287,6 +286,17 @@ impl Shared {
         }
     }
 
+    /// Nobody waits for what is read.
+    pub(super) fn forget(&self, ticket: TicketId) {
+        {
+            let mut state = self.core.lock();
+            state.client.forget_reads(ticket);
+            let actions = state.client.take_actions();
+            state.actions.extend(actions);
+        }
+        self.core.bell.ring();
+    }
+
     /// As [`Shared::wait`], with what was read handed on as it comes, until `gives_up`. A push of this client that nobody waited for and that was refused is told here:
     /// what is waited for may never come because of it.
     pub(super) fn wait_parts(
@@ -314,9 +324,10 @@ impl Shared {
                 Ok(found) => found,
                 Err(error) => return Err(self.gave_up(ticket, error)),
             };
-            ready.into_iter().try_for_each(|(part, result)| take(part, result))?;
+            let taken = ready.into_iter().try_for_each(|(part, result)| take(part, result));
+            taken.map_err(|error| self.gave_up(ticket, error))?;
             match outcome {
-                Some(Outcome { error: Some(error), .. }) => return Err(error),
+                Some(Outcome { error: Some(error), .. }) => return Err(self.gave_up(ticket, error)),
                 Some(_) => return Ok(()),
                 None => {}
             }

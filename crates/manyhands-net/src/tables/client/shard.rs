@@ -230,7 +230,7 @@ impl Client {
                 self.acknowledged(place, number, Err(error));
             }
             FromServer::Read { place, id, version, steps, is_last } => {
-                self.read_came(place, id, (version, steps), is_last, body);
+                self.read_came(server, place, id, (version, steps), is_last, body);
             }
             FromServer::NotRead { place, id, error } => {
                 let read = self.shards.get_mut(&place).and_then(|shard| shard.reads.remove(&id));
@@ -299,6 +299,7 @@ impl Client {
 
     fn read_came(
         &mut self,
+        server: ServerId,
         place: Place,
         id: u64,
         (version, steps): (Version, u64),
@@ -321,7 +322,7 @@ impl Client {
                 Err(error) => {
                     let ticket = read.waiting.ticket;
                     shard.reads.remove(&id);
-                    let (who, what) = (place.to_string(), error.to_string());
+                    let (who, what) = (self.called(server), format!("{error}, of {place}"));
                     return self.fail_part(ticket, TableError::Nonsense { who, what });
                 }
             }

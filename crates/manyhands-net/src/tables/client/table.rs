@@ -12,10 +12,15 @@ use super::{Outcome, Request};
 use crate::tables::body;
 use crate::tables::error::TableError;
 use crate::tables::identity::{Place, ShardId};
-use crate::tables::message::{Body, Opened, Operation, PIECE, Packing, TurnOf, Until, Wanted};
+use crate::tables::message::{
+    Body, MOST_BYTES, Opened, Operation, PIECE, Packing, TurnOf, Until, Wanted,
+};
 use crate::tables::server::kept::find_not_finite;
 use crate::tables::spec::{Consistency, Cut, MOST_STALENESS, TableSpec};
 use crate::tables::traffic::{SavedByFilter, TrafficError};
+
+/// Bytes that filters may add to keys and values that they make no shorter.
+const BESIDE_KEYS: usize = 32;
 
 /// What goes with a push.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -499,6 +504,7 @@ impl Table {
     /// Whether keys and values can be pushed, and how the keys fall on shards. All of a push is refused where any of it is: nothing of it was sent yet.
     pub(super) fn check_push(&self, keys: &Keys<'_>, values: &[f32]) -> Result<Split, TableError> {
         let split = self.split(keys, values.len())?;
+        self.check_sizes(&split, 8 + 4 * self.spec().width(), "a push to")?;
         if self.spec().rejects_nan
             && let Some((at, value)) = find_not_finite(values)
         {
@@ -510,6 +516,19 @@ impl Table {
             return Err(TableError::NotFinite { worker, table: self.name().into(), key, value });
         }
         Ok(split)
+    }
+
+    /// Whether what goes to each shard may go at once, with so many bytes for a key. Dense shards are cut so that they may.
+    fn check_sizes(&self, split: &Split, per_key: usize, what: &str) -> Result<(), TableError> {
+        let Split::Places { shards, .. } = split else { return Ok(()) };
+        let largest = shards.iter().map(|(_, places)| places.len()).max().unwrap_or(0);
+        let n_bytes = largest.saturating_mul(per_key).saturating_add(BESIDE_KEYS);
+        if n_bytes <= MOST_BYTES {
+            return Ok(());
+        }
+        let (who, n_bytes) = (self.shared.name().to_string(), n_bytes as u64);
+        let what = format!("{what} the table {}", self.name());
+        Err(TableError::TooLarge { who, what, n_bytes })
     }
 
     pub(super) fn shared(&self) -> &Shared {
@@ -552,6 +571,7 @@ impl Table {
         until: Until,
     ) -> Result<PullTicket<'o>, TableError> {
         let split = self.split(&keys, out.len())?;
+        self.check_sizes(&split, 8, "a pull from")?;
         let what = format!("a pull from the table {}", self.name());
         let read = |shard, first, n, keys| Request::Read {
             place: self.place(shard),

@@ -17,11 +17,13 @@ pub struct Ticket {
     id: TicketId,
     what: String,
     is_taken: bool,
+    /// Where nobody waits for it, there is nobody to read for.
+    is_read: bool,
 }
 
 impl Ticket {
     pub(super) fn new(shared: Arc<Shared>, id: TicketId, what: String) -> Ticket {
-        Ticket { shared, id, what, is_taken: false }
+        Ticket { shared, id, what, is_taken: false, is_read: false }
     }
 
     /// Waits until it is done: every holder has what was pushed.
@@ -46,8 +48,10 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if !self.is_taken {
-            self.shared.detach(self.id);
+        match (self.is_taken, self.is_read) {
+            (true, _) => {}
+            (false, true) => self.shared.forget(self.id),
+            (false, false) => self.shared.detach(self.id),
         }
     }
 }
@@ -67,7 +71,7 @@ pub(super) enum Scatter {
     },
 }
 
-/// A read that is underway. The values are where they belong after [`PullTicket::wait`].
+/// A read that is underway. The values are where they belong after [`PullTicket::wait`]; where nobody waits, it is taken back.
 #[must_use = "the values are there after waiting"]
 pub struct PullTicket<'o> {
     ticket: Ticket,
@@ -76,7 +80,8 @@ pub struct PullTicket<'o> {
 }
 
 impl<'o> PullTicket<'o> {
-    pub(super) fn new(ticket: Ticket, out: &'o mut [f32], scatter: Scatter) -> PullTicket<'o> {
+    pub(super) fn new(mut ticket: Ticket, out: &'o mut [f32], scatter: Scatter) -> PullTicket<'o> {
+        ticket.is_read = true;
         PullTicket { ticket, out, scatter }
     }
 

@@ -141,6 +141,24 @@ fn whom_most_cannot_reach_is_left_out() {
 }
 
 #[test]
+fn what_is_said_of_a_silent_server_decides_nothing_and_holds_nothing_up() {
+    let mut scene = Scene::new(3, 3);
+    scene.pass(Duration::from_secs(5), &[0, 1, 2, 3]);
+    scene.cannot_reach(1, 2);
+    scene.pass(Duration::from_millis(1500), &[0, 1, 3]);
+    assert_eq!(scene.holders(), BTreeSet::from([1, 2, 3]), "{:?}", scene.said);
+    // Others are heard meanwhile.
+    scene.cannot_reach(1, 3);
+    scene.pass(Duration::from_millis(1100), &[0, 1, 3]);
+    assert!(scene.has_said("it is left out, since server 1 (s1) cannot reach server 3 (s3)"));
+    assert!(!scene.has_said("server 2 (s2) is lost"), "{:?}", scene.said);
+    scene.pass(Duration::from_secs(3), &[0, 1, 3]);
+    assert!(scene.has_said("server 2 (s2) is lost: nothing was heard"), "{:?}", scene.said);
+    assert_eq!(scene.holders().len(), 1);
+    assert!(scene.director.lost.is_empty());
+}
+
+#[test]
 fn servers_that_alone_hold_something_go_on_without_each_other() {
     let mut scene = Scene::new(2, 2);
     let spec = TableSpec { replication: 1, n_shards: Some(4), ..TableSpec::dense(100_000) };

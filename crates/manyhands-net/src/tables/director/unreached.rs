@@ -46,11 +46,13 @@ impl Director {
         }
     }
 
-    /// Decides about those who could not reach each other for a while.
+    /// Decides about those who could not reach each other for a while. Of one who is silent its silence decides, not what is said of it or what it said.
     pub(super) fn weigh_complaints(&mut self, now: Duration) {
-        let is_due = |complaint: &Complaint| now >= complaint.since + LISTENING;
+        let is_due = |pair, complaint: &Complaint| {
+            now >= complaint.since + LISTENING && self.both_speak(now, pair)
+        };
         let Some((&(from, to), complaint)) =
-            self.complaints.iter().find(|(_, complaint)| is_due(complaint))
+            self.complaints.iter().find(|(pair, complaint)| is_due(**pair, complaint))
         else {
             return;
         };
@@ -60,16 +62,26 @@ impl Director {
             self.complaints.entry((from, to)).and_modify(|complaint| complaint.since = now);
             return;
         }
-        match self.left_out(from, to) {
+        match self.left_out(now, from, to) {
             Some(id) => self.leave_out(now, id, error),
             None => self.part(from, to),
         }
     }
 
+    /// Whether neither of two is silent.
+    fn both_speak(&self, now: Duration, (one, other): (ServerId, ServerId)) -> bool {
+        let is_quiet = |id: ServerId| {
+            let server = self.servers.get(&id);
+            server.is_some_and(|server| server.arrivals.silent_for(now) > LISTENING)
+        };
+        !is_quiet(one) && !is_quiet(other)
+    }
+
     /// Which of two can go without loss: the one that more others are apart from, then the one that answers for less, then the younger.
-    fn left_out(&self, from: ServerId, to: ServerId) -> Option<ServerId> {
+    fn left_out(&self, now: Duration, from: ServerId, to: ServerId) -> Option<ServerId> {
         let n_apart = |id: ServerId| {
-            let pairs = self.complaints.keys().filter(|(one, other)| [*one, *other].contains(&id));
+            let pairs = self.complaints.keys().filter(|pair| self.both_speak(now, **pair));
+            let pairs = pairs.filter(|(one, other)| [*one, *other].contains(&id));
             let others: BTreeSet<ServerId> =
                 pairs.map(|(one, other)| if *one == id { *other } else { *one }).collect();
             others.len()

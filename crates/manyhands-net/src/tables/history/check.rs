@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Record, Write};
-use crate::tables::identity::{ClientId, Place, Version};
+use crate::tables::identity::{ClientId, Place, Term, Version};
 use crate::tables::message::Until;
 
 /// A promise that was broken.
@@ -149,7 +149,7 @@ struct Shard<'a> {
     writes: BTreeMap<(ClientId, u64), (Version, &'a Write)>,
     entered: BTreeMap<ClientId, Version>,
     reads: Vec<Read>,
-    end: Option<(Version, BTreeMap<ClientId, u64>)>,
+    end: Option<((Term, Version), BTreeMap<ClientId, u64>)>,
 }
 
 struct Read {
@@ -200,12 +200,13 @@ impl<'a> History<'a> {
                     };
                     history.shards.entry(*place).or_default().reads.push(read);
                 }
-                Record::End { place, version, numbers } => {
-                    // One who was cut off may tell of less: the last word is that of who has most.
+                Record::End { place, term, version, numbers } => {
+                    // One who was cut off may have done what nobody acknowledged: the last word is that of the last term.
                     let numbers = numbers.iter().copied().collect();
                     let end = &mut history.shards.entry(*place).or_default().end;
-                    if end.as_ref().is_none_or(|(before, _)| before <= version) {
-                        *end = Some((*version, numbers));
+                    let at = (*term, *version);
+                    if end.as_ref().is_none_or(|(before, _)| *before <= at) {
+                        *end = Some((at, numbers));
                     }
                 }
             }
@@ -253,7 +254,7 @@ fn check_order(place: Place, shard: &Shard<'_>, found: &mut Vec<Violation>) {
 
 /// What was acknowledged is there at the end.
 fn check_end(place: Place, shard: &Shard<'_>, violations: &mut Vec<Violation>) {
-    let Some((end, numbers)) = &shard.end else { return };
+    let Some(((_, end), numbers)) = &shard.end else { return };
     for (&(client, number), &(version, _)) in &shard.writes {
         let found = numbers.get(&client).copied().unwrap_or(0);
         if number > found || version > *end {

@@ -10,7 +10,7 @@ pub use proof::{Proof, Unproven, prove};
 
 use serde::{Deserialize, Serialize};
 
-use super::identity::{ClientId, Place, Version};
+use super::identity::{ClientId, Place, Term, Version};
 use super::message::{Operation, Until};
 
 /// One line of a history. Those of one client are in the order in which it heard the answers.
@@ -49,6 +49,9 @@ pub enum Record {
     End {
         /// Which.
         place: Place,
+        /// The term in which it answered.
+        #[serde(default)]
+        term: Term,
         /// All of its order.
         version: Version,
         /// Of each client the number of the last that was done.

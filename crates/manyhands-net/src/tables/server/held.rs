@@ -87,6 +87,10 @@ impl Held {
         self.kept.as_ref()
     }
 
+    pub(super) fn term(&self) -> Term {
+        self.holding.term
+    }
+
     pub(super) fn is_first(&self) -> bool {
         self.leading.is_some()
     }
@@ -135,7 +139,7 @@ impl Held {
         let clients = self.kept.iter().flat_map(Kept::clients);
         let gone: Vec<ClientId> = clients.filter(|client| known.gone.contains(*client)).collect();
         gone.into_iter().for_each(|client| self.client_gone(known, client, out));
-        self.settle(out);
+        self.settle(known, out);
         Ok(())
     }
 
@@ -189,7 +193,7 @@ impl Held {
                 let acknowledgement = Acknowledgement { waits_for, version, author, done };
                 leading.acknowledgements.push_back(acknowledgement);
             }
-            return self.settle(out);
+            return self.settle(known, out);
         }
         let worker = known.name_of(client);
         let (mut body, written) = match body {
@@ -210,7 +214,7 @@ impl Held {
             Err(error) => (Operation::Refused { error }, Body::default()),
         };
         self.carry_out(known, Some(author), operation, body, out);
-        self.settle(out);
+        self.settle(known, out);
     }
 
     /// Does something here and passes it on.
@@ -243,12 +247,12 @@ impl Held {
         if self.kept.as_ref().is_some_and(|kept| kept.knows(client)) {
             let leave = Operation::Leave { client };
             self.carry_out(known, None, leave, Body::default(), out);
-            self.settle(out);
+            self.settle(known, out);
         }
     }
 
     /// A client wants to read.
-    pub(super) fn read(&mut self, mut read: Read, out: &mut Outbox) {
+    pub(super) fn read(&mut self, known: &Known, mut read: Read, out: &mut Outbox) {
         let (Some(kept), Some(leading)) = (&self.kept, &mut self.leading) else {
             return self.elsewhere(read.client, None, out);
         };
@@ -258,13 +262,13 @@ impl Held {
             Ok(keys) => leading.reads.take(Read { keys, ..read }),
             Err(TrafficError::UnknownKeys { .. }) => return self.unknown_keys(read.client, out),
             Err(error) => {
-                let (who, what) = ("a reader".to_string(), error.to_string());
+                let (who, what) = (known.name_of(read.client), error.to_string());
                 let error = TableError::Nonsense { who, what };
                 let message = FromServer::NotRead { place: self.place, id: read.id, error };
                 return out.push(Action::ToClient { client: read.client, message, body: None });
             }
         }
-        self.settle(out);
+        self.settle(known, out);
     }
 
     pub(super) fn forget(&mut self, client: ClientId, id: u64) {
@@ -280,9 +284,9 @@ impl Held {
     }
 
     /// Sends what may be sent now: acknowledgements of what every holder has (S2), and reads that show nothing else.
-    fn settle(&mut self, out: &mut Outbox) {
+    fn settle(&mut self, known: &Known, out: &mut Outbox) {
         let (Some(leading), Some(kept)) = (&mut self.leading, &self.kept) else { return };
-        leading.reads.answer(kept);
+        leading.reads.answer(kept, &|client| known.name_of(client));
         let safe = leading.copies.safe(kept.version);
         while leading.acknowledgements.front().is_some_and(|one| one.waits_for <= safe) {
             let done = leading.acknowledgements.pop_front();
@@ -311,11 +315,17 @@ impl Held {
     }
 
     /// A copy says something to this first holder.
-    pub(super) fn followed(&mut self, server: ServerId, message: &Followed, out: &mut Outbox) {
+    pub(super) fn followed(
+        &mut self,
+        known: &Known,
+        server: ServerId,
+        message: &Followed,
+        out: &mut Outbox,
+    ) {
         if let (Some(leading), Some(kept)) = (&mut self.leading, &self.kept) {
             leading.copies.heard(server, message, kept, out);
         }
-        self.settle(out);
+        self.settle(known, out);
     }
 
     /// The first holder says something to this copy.
@@ -346,6 +356,8 @@ impl Held {
         match message {
             Follow::Align { number, .. } => {
                 self.heard_of = self.heard_of.max(number);
+                // What has come on another link, or of another, is not gone on with.
+                self.arriving = None;
                 self.stands(from, out);
             }
             Follow::Do { version, author, operation, .. } => {
@@ -366,12 +378,13 @@ impl Held {
             }
             Follow::Fill { is_first, is_last, .. } => {
                 let body = body.unwrap_or_default();
-                known.room_for(body.len() as u64)?;
                 // What was there stays until all has come: it is worth as much if the first holder is lost meanwhile.
                 if is_first {
+                    known.room_for_new(self.place)?;
                     let opened = known.opened(self.place)?;
                     self.arriving = Some(Arriving::new(opened, self.place, &known.rules, &body)?);
                 } else if let Some(arriving) = &mut self.arriving {
+                    known.room_for(arriving.n_bytes_for(&body))?;
                     arriving.take(&body)?;
                 }
                 if is_last && let Some(arriving) = self.arriving.take() {

@@ -115,11 +115,11 @@ impl Kept {
         })
     }
 
-    /// Bytes that a new shard takes at once.
+    /// Bytes that a new shard takes: dense values twice, since they are changed in other memory while somebody reads them.
     pub(super) fn n_bytes_of_new(opened: &Opened, place: Place, rules: &Rules) -> u64 {
         let n_slots = rules.make(&opened.spec.rule).map_or(0, |rule| rule.n_slots());
         let elements = opened.spec.cut().elements(place.shard);
-        (elements.end - elements.start) * 4 * (1 + n_slots as u64)
+        (elements.end - elements.start) * 4 * (2 + n_slots as u64)
     }
 
     /// Bytes that it takes.

@@ -17,7 +17,7 @@ use reads::Read;
 
 use super::clocks::GoneClients;
 use super::error::TableError;
-use super::identity::{ClientId, Place, ServerId, TableId, Version};
+use super::identity::{ClientId, Place, ServerId, TableId, Term, Version};
 use super::message::{
     Author, Body, Follow, Followed, FromDirector, FromServer, Opened, ToDirector, ToServer,
 };
@@ -149,7 +149,7 @@ impl Known {
 
     /// Whether there is memory for so many bytes more.
     fn room_for(&self, wanted: u64) -> Result<(), TableError> {
-        if self.n_bytes.saturating_add(wanted) <= self.memory_limit {
+        if wanted == 0 || self.n_bytes.saturating_add(wanted) <= self.memory_limit {
             return Ok(());
         }
         Err(TableError::MemoryLimit {
@@ -173,6 +173,8 @@ pub struct Standing {
     pub place: Place,
     /// Whether this server is its first holder.
     pub is_first: bool,
+    /// The term of the placement that it knows.
+    pub term: Term,
     /// What it has of the order.
     pub version: Version,
     /// Steps behind it.
@@ -227,6 +229,7 @@ impl Server {
             Some(Standing {
                 place: *place,
                 is_first: held.is_first(),
+                term: held.term(),
                 version: kept.version,
                 n_steps: kept.steps.n_done(),
                 numbers: kept.all_numbers(),
@@ -247,7 +250,7 @@ impl Server {
                 | Followed::Stands { place, .. }
                 | Followed::Outdated { place, .. }) = message;
                 if let Some(held) = self.shards.get_mut(&place) {
-                    held.followed(server, &message, &mut self.out);
+                    held.followed(&self.known, server, &message, &mut self.out);
                 }
             }
             Event::FromDirector(message) => self.hear_director(message),
@@ -304,7 +307,7 @@ impl Server {
             }
             ToServer::Read { id, after, until, wanted, .. } => {
                 let read = Read { client, id, after, until, wanted, keys: body, told: now };
-                held.read(read, &mut self.out);
+                held.read(&self.known, read, &mut self.out);
             }
             ToServer::Forget { id, .. } => held.forget(client, id),
             ToServer::Hello { .. } | ToServer::Follow(_) => {}

@@ -9,7 +9,7 @@ use super::{Action, Outbox};
 use crate::tables::body;
 use crate::tables::error::TableError;
 use crate::tables::identity::{ClientId, Place, Version};
-use crate::tables::message::{Body, FromServer, Until, Wanted, keys};
+use crate::tables::message::{Body, FromServer, MOST_BYTES, Until, Wanted, keys};
 use crate::tables::packing::pack_values;
 use crate::tables::store::{Shard, StoreError};
 
@@ -62,7 +62,7 @@ impl Reads {
     }
 
     /// Answers those that may be, with what there is now.
-    pub(super) fn answer(&mut self, kept: &Kept) {
+    pub(super) fn answer(&mut self, kept: &Kept, name: &dyn Fn(ClientId) -> String) {
         let mut idx = 0;
         while idx < self.waiting.len() {
             let read = &self.waiting[idx];
@@ -72,7 +72,8 @@ impl Reads {
             }
             let read = self.waiting.remove(idx);
             let (version, client, id) = (kept.version, read.client, read.id);
-            self.answers.push_back(Answer { version, client, id, actions: answers(&read, kept) });
+            let actions = answers(&read, kept, name);
+            self.answers.push_back(Answer { version, client, id, actions });
         }
     }
 
@@ -151,7 +152,7 @@ fn waits_for(read: &Read, kept: &Kept) -> Option<Waited> {
 }
 
 /// What a read is answered with.
-fn answers(read: &Read, kept: &Kept) -> Vec<Action> {
+fn answers(read: &Read, kept: &Kept, name: &dyn Fn(ClientId) -> String) -> Vec<Action> {
     let (place, id, client) = (kept.place, read.id, read.client);
     let refused = |error: TableError| {
         let message = FromServer::NotRead { place, id, error };
@@ -175,7 +176,7 @@ fn answers(read: &Read, kept: &Kept) -> Vec<Action> {
     }
     let bodies = match read.wanted {
         Wanted::State => pieces(kept, false),
-        Wanted::Values { first, n } => match values(first, n, read.keys.as_ref(), kept, before) {
+        Wanted::Values { first, n } => match values(first, n, read, kept, before, name) {
             Ok(values) if kept.opened.spec.traffic.zero_runs && n > 0 => vec![pack_values(&values)],
             Ok(values) => vec![values],
             Err(error) => return refused(error),
@@ -193,14 +194,23 @@ fn answers(read: &Read, kept: &Kept) -> Vec<Action> {
 fn values(
     first: u64,
     n: u64,
-    asked: Option<&Body>,
+    read: &Read,
     kept: &Kept,
     before: Option<&RowsBefore>,
+    name: &dyn Fn(ClientId) -> String,
 ) -> Result<Body, TableError> {
     let nonsense = |place: Place, what: String| TableError::Nonsense {
-        who: "a reader".into(),
+        who: name(read.client),
         what: format!("{what}, of {place}"),
     };
+    let spec = &kept.opened.spec;
+    // Runs of zeros that save nothing take a byte.
+    let n_beside = u64::from(spec.traffic.zero_runs);
+    let n_bytes = n.saturating_mul(4 * spec.width() as u64).saturating_add(n_beside);
+    if n_bytes > MOST_BYTES as u64 {
+        let what = format!("a read of the table {}", kept.opened.name);
+        return Err(TableError::TooLarge { who: name(read.client), what, n_bytes });
+    }
     match &kept.contents {
         Shard::Dense(dense) => {
             let found = dense.share(first..first.saturating_add(n));
@@ -208,7 +218,7 @@ fn values(
             Ok(Body::of(values, bytes))
         }
         Shard::Rows(rows) => {
-            let asked = asked.map(|body| keys(body)).unwrap_or_default();
+            let asked = read.keys.as_ref().map(|body| keys(body)).unwrap_or_default();
             if asked.len() as u64 != n {
                 return Err(nonsense(kept.place, format!("{n} rows for {} keys", asked.len())));
             }

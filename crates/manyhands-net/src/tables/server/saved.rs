@@ -12,6 +12,7 @@ use crate::tables::error::TableError;
 use crate::tables::identity::{ClientId, Place, Term, Version};
 use crate::tables::message::{Bits, Body, Opened, PIECE, floats, keys, keys_and_values};
 use crate::tables::rules::Rules;
+use crate::tables::spec::Shape;
 use crate::tables::store::snapshot::{self, Filling, HEAD_BYTES};
 use crate::tables::store::{RowInit, RowShard, Shard};
 
@@ -158,6 +159,13 @@ impl Arriving {
     pub(super) fn n_bytes(&self) -> u64 {
         let filled = self.filling.as_ref().map_or(0, Filling::n_bytes);
         self.kept.n_bytes() + filled as u64
+    }
+
+    /// More bytes that the next piece takes: none where it fills a dense shard, which is there as a whole.
+    pub(super) fn n_bytes_for(&self, piece: &Body) -> u64 {
+        let is_dense = matches!(self.kept.opened.spec.shape, Shape::Dense { .. });
+        let is_beside = !self.parts.is_empty() || self.n_loading > 0 || self.n_before.is_some();
+        if is_dense && !is_beside { 0 } else { piece.len() as u64 }
     }
 
     /// Takes the next piece.

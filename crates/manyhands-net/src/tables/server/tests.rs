@@ -1,7 +1,8 @@
 //! Two servers that hold one shard, with every message carried by hand.
 
+use super::kept::Kept;
 use super::*;
-use crate::tables::identity::{ShardId, Term};
+use crate::tables::identity::ShardId;
 use crate::tables::message::{Holding, Operation, Packing, TurnOf, Until, Wanted, floats};
 use crate::tables::spec::{Consistency, TableSpec};
 
@@ -160,9 +161,38 @@ fn refusals_travel_with_the_state_of_a_shard() {
     pair.tell(push(ONE, 1, f32::INFINITY));
     pair.carry();
     pair.take_over();
-    // The lost one comes back with nothing and is filled.
-    pair.copy = server(A);
-    let (mut first, mut copy) = (pair.first, pair.copy);
+    let mut filled = filled_by(pair.first);
+    let told = filled.handle(NOW, push(ONE, 1, f32::INFINITY));
+    assert!(
+        matches!(&told[..], [Action::ToClient { message: FromServer::Refused { .. }, .. }]),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn turns_that_were_counted_travel_with_the_state_of_a_shard() {
+    let turn = |start, end| Some(TurnOf { step: 0, grains: [start, end], n_grains: 4 });
+    let mut pair = Pair::new();
+    pair.tell(push_of(ONE, 1, [1.0; 4], turn(0, 2)));
+    pair.carry();
+    pair.take_over();
+    let mut filled = filled_by(pair.first);
+    // The same again, by another worker, and then what is missing.
+    for (number, turn) in [(1, turn(0, 2)), (2, turn(2, 4))] {
+        let told = filled.handle(NOW, push_of(OTHER, number, [1.0; 4], turn));
+        assert!(
+            matches!(&told[..], [Action::ToClient { message: FromServer::Done { .. }, .. }]),
+            "{told:?}"
+        );
+    }
+    let told = filled.handle(NOW, read(OTHER, 99));
+    let [Action::ToClient { body: Some(body), .. }] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(floats(body).to_vec(), [2.0; 4]);
+}
+
+/// The lost one comes back with nothing, is filled by the one that took over, and answers from then on.
+fn filled_by(mut first: Server) -> Server {
+    let mut copy = server(A);
     copy.handle(NOW, holding(3, 2, &[B], &[A]));
     let mut pieces = first.handle(NOW, holding(3, 2, &[B], &[A]));
     pieces.extend(first.handle(NOW, Event::Linked(A)));
@@ -176,11 +206,7 @@ fn refusals_travel_with_the_state_of_a_shard() {
         }
     }
     copy.handle(NOW, holding(4, 3, &[A], &[]));
-    let told = copy.handle(NOW, push(ONE, 1, f32::INFINITY));
-    assert!(
-        matches!(&told[..], [Action::ToClient { message: FromServer::Refused { .. }, .. }]),
-        "{told:?}"
-    );
+    copy
 }
 
 #[test]
@@ -220,6 +246,26 @@ fn a_read_that_is_forgotten_is_not_answered() {
     assert!(
         matches!(told[..], [FromServer::Done { .. }, FromServer::Read { id: 8, .. }]),
         "{told:?}"
+    );
+}
+
+#[test]
+fn who_reads_what_cannot_be_is_named() {
+    let mut pair = Pair::new();
+    pair.tell(Event::Named { client: ONE, name: "w7".into() });
+    let mut refused = |n: u64| {
+        let wanted = Wanted::Values { first: 0, n };
+        let message = ToServer::Read { place: PLACE, id: 1, after: 0, until: Until::Now, wanted };
+        pair.tell(Event::FromClient { client: ONE, message, body: None });
+        match pair.told().pop() {
+            Some(FromServer::NotRead { error, .. }) => error.to_string(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(refused(5).starts_with("w7 said what cannot be: elements 0..5 are not all in"));
+    assert_eq!(
+        refused((1 << 28) + 1),
+        "w7: a read of the table t has 1073741828 bytes for one shard, and at most 1073741824 go at once: take fewer keys, or open the table with more shards"
     );
 }
 
@@ -286,4 +332,39 @@ fn what_arrives_of_a_shard_counts_as_memory_before_it_is_whole() {
     assert_eq!(copy.n_bytes(), 0);
     copy.handle(NOW, Event::FromFirst { server: A, message, body: Some(first) });
     assert!(copy.n_bytes() >= 16, "{}", copy.n_bytes());
+    // Whoever asks how far it is begins anew: what came before is worth nothing.
+    let message = Follow::Align { place, term, number: 2 };
+    copy.handle(NOW, Event::FromFirst { server: A, message, body: None });
+    assert_eq!(copy.n_bytes(), 0);
+}
+
+#[test]
+fn a_shard_that_does_not_fit_is_refused_with_its_first_piece_and_one_that_does_is_filled() {
+    let mut pair = Pair::new();
+    pair.tell(push(ONE, 1, 1.0));
+    pair.carry();
+    let kept = pair.first.shards[&PLACE].kept().unwrap();
+    let needed = Kept::n_bytes_of_new(&opened(), PLACE, &Rules::with_built_in());
+    assert_eq!(needed, kept.n_bytes(), "what is asked for is what is counted");
+    for (limit, fits) in [(needed - 1, false), (needed, true)] {
+        let mut copy = Server::new(ServerId(3), Rules::with_built_in(), limit);
+        copy.handle(NOW, Event::FromDirector(FromDirector::Table(opened())));
+        copy.handle(NOW, holding(2, 1, &[A, B], &[ServerId(3)]));
+        let pieces = saved::pieces(kept, true);
+        let last = pieces.len() - 1;
+        let mut told = Vec::new();
+        for (idx, piece) in pieces.into_iter().enumerate() {
+            let (place, term, version) = (PLACE, Term(1), kept.version);
+            let (is_first, is_last) = (idx == 0, idx == last);
+            let message = Follow::Fill { place, term, version, is_first, is_last };
+            let event = Event::FromFirst { server: A, message, body: Some(piece) };
+            told.extend(copy.handle(NOW, event));
+        }
+        let is_expected = |action: &Action| match action {
+            Action::ToFirst { message: Followed::Has { .. }, .. } => fits,
+            Action::ToDirector(ToDirector::CannotHold { .. }) => !fits,
+            _ => false,
+        };
+        assert!(matches!(&told[..], [one] if is_expected(one)), "{limit}: {told:?}");
+    }
 }

@@ -99,10 +99,9 @@ impl DenseShard {
         Ok(rule.apply(at, &mut values[range], &mut slots, update)?)
     }
 
-    /// Bytes of memory that it takes.
+    /// Bytes of memory that it takes. Values count twice from the beginning: the first change while somebody reads takes as much again.
     pub fn n_bytes(&self) -> usize {
-        let former = self.former.as_ref().map_or(0, |former| former.n_bytes());
-        self.values.n_bytes() * (1 + self.slots.len()) + former
+        self.values.n_bytes() * (2 + self.slots.len())
     }
 
     /// Where these elements lie.

@@ -73,7 +73,7 @@ impl KeyCache {
             out.extend_from_slice(bytemuck::cast_slice(keys));
             self.remember(digest, keys.len(), None);
         }
-        self.saved.count(HEAD_BYTES + size_of_val(keys), out.len() - start);
+        self.saved.count(size_of_val(keys), out.len() - start);
     }
 
     /// The receiver's side: the keys of these bytes, all of which must be theirs.
@@ -101,7 +101,7 @@ impl KeyCache {
                         self.remember(digest, keys.len(), Some(keys.clone()));
                     }
                 }
-                self.saved.count(bytes.len(), bytes.len());
+                self.saved.count(body.len(), bytes.len());
                 Ok(keys)
             }
             DIGEST => {
@@ -111,7 +111,7 @@ impl KeyCache {
                 let keys = keys.filter(|keys| keys.len() as u64 == n);
                 let keys = keys.ok_or(TrafficError::UnknownKeys { digest })?;
                 self.is_used(digest);
-                self.saved.count(HEAD_BYTES + size_of_val(&*keys), bytes.len());
+                self.saved.count(size_of_val(&*keys), bytes.len());
                 Ok(keys)
             }
             form => Err(TrafficError::UnknownForm { form }),

@@ -158,6 +158,8 @@ impl TablesOfDriver {
                 }
                 Err(error) => shared.table().failed = Some(error),
             }
+            // It is as large as the model, and the run may be long.
+            drop(state);
             shared.ring();
             missing.replace_servers(&shared, &director, &stop);
         })?);
@@ -269,12 +271,18 @@ impl Missing {
         let servers = director.status().servers;
         let n_here = servers.iter().filter(|server| !server.is_leaving).count();
         if n_here >= n_servers {
+            if self.since.is_some() {
+                // Those that were missing have come.
+                shared.table().n_servers_wanted = 0;
+            }
             (self.since, self.asked) = (None, None);
             return true;
         }
         let since = *self.since.get_or_insert_with(Instant::now);
         let is_due = self.asked.is_none_or(|asked| asked.elapsed() >= ASKED);
-        if since.elapsed() >= MISSING && is_due {
+        // One that says that it leaves is not waited for.
+        let is_leaving = servers.iter().any(|server| server.is_leaving);
+        if (is_leaving || since.elapsed() >= MISSING) && is_due {
             self.asked = Some(Instant::now());
             let mut table = shared.table();
             table.n_servers_wanted = n_servers - n_here;

@@ -122,12 +122,12 @@ impl TableAtHand {
         self.hosted.extend(Hosted::start(network, director, name));
     }
 
-    /// This worker ends: the servers in it leave first, when others have what they hold. Whether there were any.
-    pub(in crate::cluster) fn leave_as_server(&mut self) -> bool {
+    /// This worker ends: the servers in it leave first, when others have what they hold. Whether others have; none where there were no servers.
+    pub(in crate::cluster) fn leave_as_server(&mut self) -> Option<bool> {
         self.client = None;
         self.hosted.iter().for_each(Hosted::leave);
         // Each of them is waited for.
-        self.hosted.drain(..).filter(Hosted::await_end).count() > 0
+        self.hosted.drain(..).filter_map(Hosted::await_end).reduce(|one, other| one && other)
     }
 
     /// Gives its place among the clients up; the next step takes another.

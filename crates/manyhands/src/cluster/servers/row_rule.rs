@@ -35,6 +35,10 @@ pub(super) fn rule_spec(rows: &RowsOnServer) -> RuleSpec {
 pub(super) fn make(settings: &serde_json::Value) -> Result<Box<dyn Rule>, RuleError> {
     let Settings { update, width, n_slots } =
         serde_json::from_value(settings.clone()).map_err(|error| refused(NAME, &error))?;
+    // Settings come from elsewhere: no more memory than the update has parameters.
+    if Some(update.parameters().count()) != n_slots.checked_add(1) {
+        return Err(refused(NAME, &format!("its update does not have {n_slots} slots")));
+    }
     let updates = Updates::new(vec![update]);
     let filled = vec![Vec::new(); 2 + n_slots];
     Ok(Box::new(RowRule { updates, width: width.max(1), n_slots, filled }))

@@ -28,6 +28,10 @@ impl TableAtHand {
             Ok(RowSums { values: vec![0.0; keys.len() * own.width], keys })
         });
         let mut pulled = pulled.collect::<Result<Vec<_>, Error>>()?;
+        if let Some(client) = self.client.as_ref().filter(|_| !self.job.is_stale()) {
+            // What was refused of a step that was given up says nothing of this one.
+            client.all().for_each(Table::forget_refused);
+        }
         if pulled.iter().any(|one| !one.keys.is_empty()) {
             self.pull_rows(&mut pulled, of.number - 1, stop)?;
         }

@@ -48,6 +48,11 @@ pub(in crate::cluster) fn rules() -> Rules {
         if settings.places.iter().any(|(.., update)| update.is_some_and(|update| update >= n)) {
             return Err(refused(NAME, &"a parameter has no update"));
         }
+        let n_most = settings.n_slots.saturating_add(1);
+        let fits = |update: &Program| (1..=n_most).contains(&update.parameters().count());
+        if !settings.updates.iter().all(fits) {
+            return Err(refused(NAME, &"an update has other slots than the table"));
+        }
         let updates = Updates::new(settings.updates.clone());
         Ok(Box::new(ProgramRule { settings, updates }))
     });

@@ -178,8 +178,12 @@ fn serving(
             process.leave();
             leaving = Some(Instant::now());
         }
-        if leaving.is_some_and(|since| since.elapsed() >= LEAVING) {
-            return Ok(());
+        if let Some(since) = leaving.filter(|since| since.elapsed() >= LEAVING) {
+            return Err(TableError::Deadline {
+                what: "leaving".to_string(),
+                waits_for: "nobody takes the parameters that it holds".to_string(),
+                after: since.elapsed(),
+            });
         }
         std::thread::sleep(LOOK_UP);
     }
@@ -188,7 +192,8 @@ fn serving(
 /// A server that is a thread of a worker. When this is dropped it leaves by itself, as long as the process lives.
 pub(super) struct Hosted {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<()>,
+    /// Whether all that it held was taken by others, or is not needed any more.
+    thread: Option<JoinHandle<bool>>,
 }
 
 impl Hosted {
@@ -203,9 +208,9 @@ impl Hosted {
         let thread = std::thread::Builder::new().name("server".into());
         let served = move || {
             // What goes wrong with it the director sees and says.
-            let _ = serving(&network, director, (&name, usable_memory()), &ends);
+            serving(&network, director, (&name, usable_memory()), &ends).is_ok()
         };
-        thread.spawn(served).ok().map(|thread| Hosted { stop, thread })
+        thread.spawn(served).ok().map(|thread| Hosted { stop, thread: Some(thread) })
     }
 
     /// Asks it to leave.
@@ -213,13 +218,14 @@ impl Hosted {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Waits until others have what it held, or for as long as leaving may take. Whether it had anything to leave.
-    pub(super) fn await_end(&self) -> bool {
-        let (start, was_there) = (Instant::now(), !self.thread.is_finished());
-        while !self.thread.is_finished() && start.elapsed() < LEAVING + JOINING {
+    /// Waits until it has left. Whether it has, with nothing lost; none where it had ended before.
+    pub(super) fn await_end(mut self) -> Option<bool> {
+        let start = Instant::now();
+        let thread = self.thread.take().filter(|thread| !thread.is_finished())?;
+        while !thread.is_finished() && start.elapsed() < LEAVING + JOINING {
             std::thread::sleep(LOOK_UP);
         }
-        was_there
+        Some(thread.is_finished() && thread.join().unwrap_or(false))
     }
 }
 

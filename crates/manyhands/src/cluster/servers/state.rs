@@ -90,7 +90,10 @@ pub(super) fn from_table(
     for (elements, pieces) in table.shards().into_iter().zip(&state.shards) {
         let range = elements.start as usize..elements.end as usize;
         let empty = DenseShard::new(elements.start, range.len(), layout.n_slots);
-        let Shard::Dense(dense) = filled(Shard::Dense(empty), pieces)? else { continue };
+        let Shard::Dense(dense) = filled(super::JobTable::NAME, Shard::Dense(empty), pieces)?
+        else {
+            continue;
+        };
         flat.values[range.clone()].copy_from_slice(dense.values());
         for (idx, slots) in flat.slots.iter_mut().enumerate() {
             slots[range.clone()].copy_from_slice(dense.slots(idx));
@@ -161,7 +164,8 @@ pub(super) fn from_rows(
     let mut all: Vec<Vec<f32>> = vec![vec![0.0; n]; 1 + rows.slots.len()];
     for pieces in &state.shards {
         let empty = RowShard::new(0, width, rows.slots.len(), RowInit::Zeros);
-        let Shard::Rows(shard) = filled(Shard::Rows(empty), pieces)? else { continue };
+        let empty = Shard::Rows(empty);
+        let Shard::Rows(shard) = filled(&rows.table_name(), empty, pieces)? else { continue };
         for (key, values, slots) in shard.iter() {
             let start = usize::try_from(key).unwrap_or(usize::MAX).saturating_mul(width);
             if start >= n {
@@ -189,10 +193,8 @@ fn damaged(rows: &RowsOnServer, what: &dyn std::fmt::Display) -> Error {
 }
 
 /// A shard that was saved.
-fn filled(empty: Shard, pieces: &[Vec<u8>]) -> Result<Shard, Error> {
-    let wrong = |what: String| {
-        Error::from(TableError::Snapshot { table: super::JobTable::NAME.to_string(), what })
-    };
+fn filled(table: &str, empty: Shard, pieces: &[Vec<u8>]) -> Result<Shard, Error> {
+    let wrong = |what: String| Error::from(TableError::Snapshot { table: table.to_string(), what });
     let head = pieces.first().and_then(|first| first.get(..HEAD_BYTES)).unwrap_or_default();
     let head = Head::from_bytes(head).map_err(|error| wrong(error.to_string()))?;
     let mut filling = Filling::new(empty, head).map_err(|error| wrong(error.to_string()))?;

@@ -16,9 +16,13 @@ fn read(client: u32, after: u64, until: Until, version: u64, steps: u64) -> Reco
     Record::Read { client, place: PLACE, after, until, version, steps }
 }
 
-fn end(version: u64, numbers: &[(u32, u64)]) -> Record {
+fn end_of(term: u64, version: u64, numbers: &[(u32, u64)]) -> Record {
     let numbers = numbers.iter().map(|(client, number)| (ClientId(*client), *number)).collect();
-    Record::End { place: PLACE, version: Version(version), numbers }
+    Record::End { place: PLACE, term: Term(term), version: Version(version), numbers }
+}
+
+fn end(version: u64, numbers: &[(u32, u64)]) -> Record {
+    end_of(1, version, numbers)
 }
 
 fn clock(clock: u64, bound: u32) -> Until {
@@ -78,6 +82,21 @@ fn pushes_in_another_order_than_their_client_did_them_are_found() {
 fn an_acknowledged_push_that_is_lost_is_found() {
     let mut records = good();
     records[10] = end(8, &[(1, 5), (2, 1)]);
+    finds(&records, |it| matches!(it, Violation::Lost { client: ClientId(2), number: 3, .. }));
+}
+
+#[test]
+fn the_end_is_that_of_the_last_term_however_much_others_have() {
+    let mut records = good();
+    records[10] = end_of(2, 8, &[(1, 5), (2, 3)]);
+    // One who was cut off did what nobody acknowledged.
+    let mut cut_off = records.clone();
+    cut_off.insert(10, end_of(1, 12, &[(1, 5)]));
+    cut_off.push(end_of(1, 12, &[(1, 5)]));
+    assert_eq!(check(&cut_off), []);
+    // And what the last one lacks is lost, whoever else has it.
+    records[10] = end_of(1, 12, &[(1, 5), (2, 3)]);
+    records.push(end_of(2, 8, &[(1, 5), (2, 1)]));
     finds(&records, |it| matches!(it, Violation::Lost { client: ClientId(2), number: 3, .. }));
 }
 

@@ -16,7 +16,7 @@ fn an_update_reaches_its_elements_and_their_slots_alone() {
     shard.apply(&mut *adagrad, AT, 110..113, &[1.0, 2.0, 3.0]).unwrap();
     assert_eq!(shard.slots(0)[9..14], [0.0, 1.0, 4.0, 9.0, 0.0]);
     assert_eq!(shard.read(109..114).unwrap(), [0.0, -1.0, -1.0, -1.0, 0.0]);
-    assert_eq!(shard.n_bytes(), 2 * 40 * 4);
+    assert_eq!(shard.n_bytes(), 3 * 40 * 4);
 }
 
 #[test]

@@ -55,7 +55,9 @@ fn a_list_that_was_seen_goes_as_its_digest() {
     assert_eq!(sent(&mut sender, &mut receiver, &list(1)), 16 + 8 * 11);
     assert_eq!(sent(&mut sender, &mut receiver, &list(2)), 16 + 8 * 12);
     assert_eq!(sent(&mut sender, &mut receiver, &list(1)), 32);
-    assert_eq!(sender.saved().n_bytes(), 8 * 11 - 16);
+    // Without the setting there would be no heads.
+    assert_eq!(sender.saved(), Saved { before: 8 * 34, after: 8 * 23 + 2 * 16 + 32 });
+    assert_eq!(receiver.saved(), sender.saved());
 }
 
 #[test]
