@@ -419,7 +419,7 @@ mod tests {
                 strips.all()[0].claim(70_000),
                 None,
                 strips.all()[1].claim(80_000),
-                Strips::new(&mut late, &[0..22_500]).all()[0].claim(90_000),
+                Strips::new(&mut late, std::slice::from_ref(&(0..22_500))).all()[0].claim(90_000),
             ];
             let claims = std::cell::RefCell::new(claims);
             let mut heard = Vec::new();

@@ -1,7 +1,7 @@
 //! Memory of a process that those it is linked to by shared memory may read: what lies there need not be sent.
 //!
 //! A process lends a whole memory file; the other side maps it to read. That the bytes are those which were meant is the owner's word: while others may read them it
-//! leaves them alone, and where it cannot wait for them any longer it says so ([`Lending::withdraw`]) before it writes again. Who reads looks
+//! leaves them alone, and where it cannot wait for them any longer it says so (`Lending::withdraw`) before it writes again. Who reads looks
 //! afterwards whether that was said meanwhile, and if so has read nothing.
 
 use std::io;

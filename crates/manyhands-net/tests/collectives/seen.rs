@@ -59,6 +59,7 @@ impl Link for Seeing {
 }
 
 /// Sums in memory that others may read.
+#[allow(clippy::mut_from_ref)] // each is memory that was taken, and is given to nobody else
 fn lent_sums(lending: &Lending, n_sums: usize) -> Vec<&mut [f32]> {
     let taken = (0..n_sums).map(|_| lending.take(4 * N).unwrap());
     // SAFETY: so many bytes were taken, zeroed and aligned, by nobody else, and they stay as long as the lending.
