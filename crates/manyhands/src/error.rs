@@ -82,6 +82,15 @@ pub enum Error {
         /// What needs all workers.
         reason: String,
     },
+    /// Statistics would be rounded or held back as if they were gradients.
+    #[error(
+        "`distribute.traffic` must not change values for this job: a variance that is off by a little can be below zero, and `{name}` is a running statistic. Leave out `values` and \
+         `significance`, or use layer_norm instead of batch_norm"
+    )]
+    StatisticsNotExact {
+        /// One of them.
+        name: String,
+    },
     /// A sample asks for a row that a table does not have.
     #[error("a sample asks for row {index} of `{table}`, which has {n_rows} rows")]
     NoSuchRow {
@@ -285,7 +294,8 @@ impl Error {
             | Error::NoClasses
             | Error::ClassWeight { .. }
             | Error::NothingOnServers { .. }
-            | Error::OnlySynchronous { .. } => ErrorClass::Job,
+            | Error::OnlySynchronous { .. }
+            | Error::StatisticsNotExact { .. } => ErrorClass::Job,
             Error::Data(_)
             | Error::NoLabels
             | Error::NoSuchRow { .. }

@@ -58,7 +58,7 @@ fn settings_that_change_values_save_bytes_and_the_model_learns() {
     for values in ["f16", "8-bit"] {
         let scene = Scene::empty();
         scene.write("train.csv", table(801));
-        let layers = r#"["dense 64 relu", "batch_norm", "dense 64 relu", "dense 2"]"#;
+        let layers = r#"["dense 64 relu", "layer_norm", "dense 64 relu", "dense 2"]"#;
         let job = JOB.replace(r#"["dense 16 relu", "dropout 0.1", "dense 2"]"#, layers);
         let job = job.replace("epochs = 10", "epochs = 6");
         let traffic = format!("values = \"{values}\"\nsignificance = 0.01\nzero_runs = true\n");
@@ -69,6 +69,20 @@ fn settings_that_change_values_save_bytes_and_the_model_learns() {
         let accuracy = report["metrics"]["test"]["accuracy"].as_f64().unwrap();
         assert!(accuracy > 0.9, "{values}: {accuracy}");
     }
+}
+
+#[test]
+fn a_setting_that_changes_values_is_refused_where_there_are_running_statistics() {
+    let scene = Scene::new();
+    let job = String::from_utf8(scene.read("job.toml")).unwrap();
+    let layers = r#"["dense 16 relu", "batch_norm", "dense 2"]"#;
+    let job = job.replace(r#"["dense 16 relu", "dropout 0.1", "dense 2"]"#, layers);
+    assert!(job.contains("batch_norm"));
+    scene.write("job.toml", on_servers(&job, "consistency = \"ssp\"", "values = \"8-bit\"\n"));
+    let outcome = scene.run(&["train", "job.toml", "--workers", "2", "--processes"]);
+    assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+    let sentence = "`distribute.traffic` must not change values for this job";
+    assert!(outcome.stderr.contains(sentence), "{}", outcome.stderr);
 }
 
 #[test]

@@ -89,6 +89,11 @@ impl TablesOfDriver {
         let mut names = layout.names();
         // What each worker changes of running statistics it finds out itself.
         let is_added = |one: &&OnServer| one.update.is_none();
+        if plan.traffic.changes_values().is_some()
+            && let Some(one) = layout.parameters.iter().find(is_added)
+        {
+            return Err(Error::StatisticsNotExact { name: one.name.clone() });
+        }
         layout.parameters.iter().filter(is_added).for_each(|one| {
             names.remove(&one.name);
         });
