@@ -447,8 +447,10 @@ fn follow(shared: &Shared, action: Action) {
             table.news.push_back(sentence);
             (table.members, table.members_since) = (names, steps);
             let done = table.done;
-            // Who is one behind does its step again; who is further behind has only what the job started from.
-            if steps + 1 < done && table.turns.is_none() {
+            // Who is one behind does its step again; who is further behind has only what the job started from. But the members may have done
+            // steps of this view, and told so, before this was heard.
+            let has_told = table.members.iter().any(|name| table.told_by(name) >= done);
+            if steps + 1 < done && !has_told && table.turns.is_none() {
                 table.lost_at = Some(done);
             }
             table.take_turns_back();

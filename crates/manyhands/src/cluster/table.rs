@@ -222,7 +222,7 @@ impl Table {
     }
 
     /// The last step of which a member has told since it is connected.
-    fn told_by(&self, name: &str) -> u64 {
+    pub(super) fn told_by(&self, name: &str) -> u64 {
         let talks = self.talks.values().filter(|one| one.name == name);
         talks.map(|one| one.done).max().unwrap_or(0)
     }
