@@ -78,15 +78,11 @@ impl Group {
         if told.contains(&NOWHERE) || heard.contains(&NOWHERE) {
             return Ok(false);
         }
-        let could = match self.add_seen(exchange, buffers, heard) {
-            Ok(()) => 1,
-            // This process gets no more memory to see others' with: a fault of nobody else's.
-            Err(Trouble::Link(LinkError::Io(_))) => 0,
-            Err(trouble) => return Err(self.failure(call, start, Some((other, trouble)))),
-        };
+        let could = self.add_seen(exchange, buffers, heard);
+        let could = could.map_err(|trouble| self.failure(call, start, Some((other, trouble))))?;
         let mut others_could = [0];
-        self.swap(call, 1, &[could], &mut others_could)?;
-        Ok(could == 1 && others_could == [1])
+        self.swap(call, 1, &[u8::from(could)], &mut others_could)?;
+        Ok(could && others_could == [1])
     }
 
     /// Gives the other of two ranks some bytes for as many of its own.
@@ -120,21 +116,29 @@ impl Group {
         })
     }
 
-    /// Adds all sums: this rank's, and the other's from the places it named.
+    /// Adds all sums: this rank's, and the other's from the places it named. Whether it sees them: this process may get no memory to see others' with, which is a fault of
+    /// nobody else's.
     fn add_seen<T: Element>(
         &mut self,
         exchange: &Exchange,
         buffers: &Buffers<T>,
         heard: &[u64],
-    ) -> Result<(), Trouble> {
+    ) -> Result<bool, Trouble> {
         let (other, n_bytes) = (1 - self.rank, exchange.n * size_of::<T>());
         let theirs = exchange.slots_of(other);
         let port = self.ports[other].as_mut().ok_or(Trouble::Malformed)?;
         let Some((&n_withdrawn, places)) = heard.split_first() else {
             return Err(Trouble::Malformed);
         };
+        let lent = match port.lent() {
+            Ok(lent) => lent,
+            Err(LinkError::Io(_)) => None,
+            Err(error) => return Err(error.into()),
+        };
         // Who brings nothing need not lend.
-        let lent = port.lent()?;
+        if lent.is_none() && !places.is_empty() {
+            return Ok(false);
+        }
         let at = |place: u64| lent.and_then(|lent| lent.at(place, n_bytes));
         if places.iter().any(|place| at(*place).is_none()) {
             return Err(Trouble::Malformed);
@@ -164,7 +168,7 @@ impl Group {
             unsafe { exchange.add(n, place, room, out) };
         }
         match lent.is_none_or(|lent| lent.is_still_lent(n_withdrawn)) {
-            true => Ok(()),
+            true => Ok(true),
             false => Err(Trouble::Refused("it gave up while its sums were read".to_string())),
         }
     }

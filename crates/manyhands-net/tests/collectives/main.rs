@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use half::{bf16, f16};
 use manyhands_net::collective::{Algorithm, Element, Group, Reduction};
+use manyhands_net::transport::lending::{Lending, Lent};
 use manyhands_net::transport::{Link, LinkError, TcpLink, in_process, shared_memory};
 
 #[derive(Clone, Copy, Debug)]
@@ -175,6 +176,8 @@ fn large_sums_over_hosts_are_in_tree_order() {
 struct Counted {
     link: Box<dyn Link>,
     n_sent: Arc<AtomicUsize>,
+    /// Asked before memory of the other side is read: whether that can be seen.
+    sees: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
 impl Link for Counted {
@@ -198,6 +201,18 @@ impl Link for Counted {
     fn room_is_writable(&self) -> bool {
         self.link.room_is_writable()
     }
+    fn can_lend(&self) -> bool {
+        self.link.can_lend()
+    }
+    fn lend(&mut self, memory: &Arc<Lending>) -> Result<(), LinkError> {
+        self.link.lend(memory)
+    }
+    fn lending(&self) -> Option<&Arc<Lending>> {
+        self.link.lending()
+    }
+    fn lent(&mut self) -> Result<Option<&Lent>, LinkError> {
+        if (self.sees)() { self.link.lent() } else { Ok(None) }
+    }
     fn kind(&self) -> &'static str {
         self.link.kind()
     }
@@ -210,7 +225,9 @@ fn hosts_send_each_other_every_element_once_each_way() {
         let n_sent = Arc::new(AtomicUsize::new(0));
         let count = |link: Box<dyn Link>| -> Box<dyn Link> {
             match link.kind() {
-                "tcp" => Box::new(Counted { link, n_sent: Arc::clone(&n_sent) }),
+                "tcp" => {
+                    Box::new(Counted { link, n_sent: Arc::clone(&n_sent), sees: Arc::new(|| true) })
+                }
                 _ => link,
             }
         };

@@ -4,7 +4,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 
 use manyhands_net::collective::{Brought, CollectiveError, subtrees};
-use manyhands_net::transport::lending::{Lending, Lent};
 
 use super::*;
 
@@ -12,51 +11,8 @@ use super::*;
 const N: usize = 100_003;
 const LEAVES: usize = 5;
 
-/// A link that counts what goes through it, and is asked when the other's memory is.
-struct Seeing {
-    link: Box<dyn Link>,
-    n_sent: Arc<AtomicUsize>,
-    before_reading: Arc<dyn Fn() + Send + Sync>,
-}
-
-impl Link for Seeing {
-    fn try_send(&mut self, bytes: &[u8]) -> Result<usize, LinkError> {
-        let n = self.link.try_send(bytes)?;
-        self.n_sent.fetch_add(n, Ordering::Relaxed);
-        Ok(n)
-    }
-    fn try_receive(&mut self, bytes: &mut [u8]) -> Result<usize, LinkError> {
-        self.link.try_receive(bytes)
-    }
-    fn sleepy(&mut self, wants_room: bool) -> Result<bool, LinkError> {
-        self.link.sleepy(wants_room)
-    }
-    fn awake(&mut self) {
-        self.link.awake();
-    }
-    fn bell(&self) -> BorrowedFd<'_> {
-        self.link.bell()
-    }
-    fn room_is_writable(&self) -> bool {
-        self.link.room_is_writable()
-    }
-    fn can_lend(&self) -> bool {
-        self.link.can_lend()
-    }
-    fn lend(&mut self, memory: &Arc<Lending>) -> Result<(), LinkError> {
-        self.link.lend(memory)
-    }
-    fn lending(&self) -> Option<&Arc<Lending>> {
-        self.link.lending()
-    }
-    fn lent(&mut self) -> Result<Option<&Lent>, LinkError> {
-        (self.before_reading)();
-        self.link.lent()
-    }
-    fn kind(&self) -> &'static str {
-        self.link.kind()
-    }
-}
+/// Asked before memory of the other side is read: whether that can be seen.
+type Sees = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// Sums in memory that others may read.
 #[allow(clippy::mut_from_ref)] // each is memory that was taken, and is given to nobody else
@@ -71,13 +27,13 @@ fn two_groups(
     kind: Kind,
     lendings: &[Option<Arc<Lending>>; 2],
     n_sent: &Arc<AtomicUsize>,
-    before_reading: [Arc<dyn Fn() + Send + Sync>; 2],
+    sees: [Sees; 2],
 ) -> Vec<Group> {
     let (one, other) = pair(kind);
     let mut groups = Vec::new();
-    let sides = [one, other].into_iter().zip(lendings).zip(before_reading).enumerate();
-    for (rank, ((link, lending), before_reading)) in sides {
-        let mut link = Box::new(Seeing { link, n_sent: Arc::clone(n_sent), before_reading });
+    let sides = [one, other].into_iter().zip(lendings).zip(sees).enumerate();
+    for (rank, ((link, lending), sees)) in sides {
+        let mut link = Box::new(Counted { link, n_sent: Arc::clone(n_sent), sees });
         lending.iter().for_each(|lending| link.lend(lending).unwrap());
         let mut links: Vec<Option<Box<dyn Link>>> = vec![Some(link)];
         links.insert(rank, None);
@@ -91,11 +47,11 @@ fn leaf(leaf: usize, idx: usize) -> f32 {
 }
 
 /// The bits of all ranks' totals after a few exchanges, in which the first rank has so many of the leaves, and the bytes that were sent.
-fn totals(kind: Kind, lends: [bool; 2], n_first: usize) -> (Vec<Vec<u32>>, usize) {
+fn totals(kind: Kind, lends: [bool; 2], sees: [bool; 2], n_first: usize) -> (Vec<Vec<u32>>, usize) {
     let lendings = lends.map(|lends| lends.then(|| Arc::new(Lending::new(8 * 4 * N).unwrap())));
     let n_sent = Arc::new(AtomicUsize::new(0));
-    let nothing: Arc<dyn Fn() + Send + Sync> = Arc::new(|| ());
-    let groups = two_groups(kind, &lendings, &n_sent, [Arc::clone(&nothing), nothing]);
+    let sees = sees.map(|sees| -> Sees { Arc::new(move || sees) });
+    let groups = two_groups(kind, &lendings, &n_sent, sees);
     let brings = [subtrees(LEAVES, &(0..n_first)), subtrees(LEAVES, &(n_first..LEAVES))];
     let totals = on_groups(groups, |group| {
         let own = &brings[group.rank()];
@@ -127,7 +83,7 @@ fn sums_that_are_read_where_they_lie_have_the_bits_of_those_that_are_sent() {
     for kind in [Kind::InProcess, Kind::SharedMemory] {
         for lends in [[true, true], [true, false], [false, true], [false, false]] {
             for n_first in [0, 2, 4] {
-                let (found, n_sent) = totals(kind, lends, n_first);
+                let (found, n_sent) = totals(kind, lends, [true; 2], n_first);
                 for found in &found {
                     assert!(*found == wanted, "{kind:?} {lends:?} {n_first}");
                 }
@@ -140,8 +96,18 @@ fn sums_that_are_read_where_they_lie_have_the_bits_of_those_that_are_sent() {
 }
 
 #[test]
+fn sums_are_sent_where_one_side_cannot_see_those_of_the_other() {
+    let seen = totals(Kind::SharedMemory, [true; 2], [true; 2], 4).0;
+    for sees in [[false, true], [true, false], [false, false]] {
+        let (found, n_sent) = totals(Kind::SharedMemory, [true; 2], sees, 4);
+        // Each of the three exchanges, not the first alone.
+        assert!(found == seen && n_sent > 3 * 4 * N, "{sees:?}: {n_sent} bytes");
+    }
+}
+
+#[test]
 fn links_that_cannot_lend_send() {
-    let (found, n_sent) = totals(Kind::Tcp, [true, true], 4);
+    let (found, n_sent) = totals(Kind::Tcp, [true; 2], [true; 2], 4);
     assert!(found[0] == found[1] && n_sent > 4 * N);
 }
 
@@ -152,13 +118,15 @@ fn sums_of_a_rank_that_gave_up_while_they_were_read_do_not_count() {
     let abort: Arc<Mutex<Option<Arc<std::sync::atomic::AtomicBool>>>> = Arc::default();
     let (flag, has_given_up) = (Arc::clone(&abort), Mutex::new(has_given_up));
     // The first rank is about to read: the second gives up, and goes on to write.
-    let let_it_give_up: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
+    let let_it_give_up: Sees = Arc::new(move || {
         let flag = flag.lock().unwrap_or_else(PoisonError::into_inner);
         flag.as_ref().unwrap().store(true, Ordering::SeqCst);
         has_given_up.lock().unwrap().recv_timeout(Duration::from_secs(20)).unwrap();
+        true
     });
     let n_sent = Arc::default();
-    let groups = two_groups(Kind::InProcess, &lendings, &n_sent, [let_it_give_up, Arc::new(|| ())]);
+    let groups =
+        two_groups(Kind::InProcess, &lendings, &n_sent, [let_it_give_up, Arc::new(|| true)]);
     *abort.lock().unwrap() = Some(groups[1].abort_flag());
     let gave_up = Mutex::new(gave_up);
     let brings = [subtrees(2, &(0..1)), subtrees(2, &(1..2))];

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should stop there
 
+#[path = "../membership/chance.rs"]
 mod chance;
 mod cluster;
 mod errors;
