@@ -36,6 +36,7 @@ mod given_rows;
 mod gradient;
 mod grains;
 mod infer;
+pub mod mesh;
 mod op;
 mod optimizer;
 mod partials;
