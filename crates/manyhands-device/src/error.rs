@@ -41,6 +41,10 @@ pub enum DeviceError {
     Data { program: String, op: String, place: String, fault: Fault },
     #[error("`{op}` sums over grains, which a device runs as two programs: split it first")]
     UnsplitGrains { op: &'static str },
+    #[error(
+        "`{op}` sums over the parts of a mesh, and a device runs pieces without any communication: cut the program there first"
+    )]
+    Communication { op: &'static str },
     #[error("a device needs at least one thread and at most {limit}, not {found}")]
     Threads { found: usize, limit: usize },
     #[error("the system does not start {n_threads} threads: {reason}")]

@@ -5,6 +5,7 @@
 mod cpu;
 mod device;
 mod error;
+mod paper;
 mod step;
 
 pub use cpu::{CpuDevice, Fault, Isa, KERNEL_SET};
@@ -13,4 +14,5 @@ pub use device::{
     GroupId, GroupMemory, Launch, MemoryPlan, Moment, ReadBuffers, ReadGroups, group_offsets,
 };
 pub use error::DeviceError;
+pub use paper::PaperDevice;
 pub use step::{FollowSums, HeldSums, PlanId, StepExecutor, Sum, SumLayout};

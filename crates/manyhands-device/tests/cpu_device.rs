@@ -241,6 +241,15 @@ fn sums_over_grains_must_be_split_off_first() {
 }
 
 #[test]
+fn sums_over_parts_must_be_cut_out_first() {
+    let g = Builder::new("part");
+    let x = g.input("x", DType::F32, [2]).unwrap();
+    g.output("total", &x.all_reduce().unwrap()).unwrap();
+    let error = CpuDevice::new(1).unwrap().compile(&g.finish()).unwrap_err();
+    assert!(error.to_string().contains("cut the program there first"), "{error}");
+}
+
+#[test]
 fn the_memory_plan_is_known_before_running() {
     let mut device = CpuDevice::new(1).unwrap();
     let executable = device.compile(&halving()).unwrap();

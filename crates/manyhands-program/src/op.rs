@@ -281,6 +281,8 @@ pub enum Op {
     /// The sum over the grains of a step, along the fixed tree. What comes before it runs per grain, what comes after it
     /// once a step.
     GrainSum,
+    /// The sum over the tensor parts of a mesh, added in their order. Stands only in programs of a worker; a device refuses it.
+    AllReduce,
     /// Several elementwise operations in one pass over memory, made by a pass.
     Fused(Expression),
 }
@@ -597,6 +599,7 @@ impl Op {
             Op::Scan(_) => "scan",
             Op::Cond(_) => "cond",
             Op::GrainSum => "grain_sum",
+            Op::AllReduce => "all_reduce",
             Op::Fused(_) => "fused",
         }
     }

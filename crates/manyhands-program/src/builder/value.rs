@@ -331,6 +331,12 @@ impl Value {
         self.apply(Op::GrainSum, &[])
     }
 
+    /// The sum over the tensor parts of a mesh, for programs of a worker.
+    #[track_caller]
+    pub fn all_reduce(&self) -> Built {
+        self.apply(Op::AllReduce, &[])
+    }
+
     fn all_axes(&self) -> Vec<usize> {
         (0..self.shape().rank()).collect()
     }

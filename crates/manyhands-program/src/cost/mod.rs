@@ -53,7 +53,7 @@ impl Cost {
     }
 
     /// One number to compare by: on most machines a byte costs about as much as a few operations.
-    fn weight(&self) -> u64 {
+    pub(crate) fn weight(&self) -> u64 {
         self.operations.saturating_add(self.read).saturating_add(self.written)
     }
 }
@@ -101,7 +101,7 @@ fn moved(program: &Program, node: &Node) -> (u64, u64) {
         // The table stays where it is.
         Op::PutRows => (bytes(&node.operands[1..]), bytes(&node.operands[2..])),
         // The total so far is read and written again.
-        Op::GrainSum => (2 * written, written),
+        Op::GrainSum | Op::AllReduce => (2 * written, written),
         _ => (bytes(&node.operands), written),
     }
 }

@@ -22,7 +22,7 @@ pub(super) fn operations(program: &Program, node: &Node) -> u64 {
         Op::Dropout { .. } => n * (RANDOM + 1),
         Op::Unary(unary) => n * unary_weight(*unary),
         Op::Binary(binary) => n * binary_weight(*binary),
-        Op::Compare(_) | Op::Select | Op::Cast { .. } | Op::GrainSum => n,
+        Op::Compare(_) | Op::Select | Op::Cast { .. } | Op::GrainSum | Op::AllReduce => n,
         Op::Fused(expression) => n * expression.terms.iter().map(term_weight).sum::<u64>(),
         Op::ScatterAdd { .. } => n_operand(2),
         Op::MergeRows { .. } => (0..node.operands.len()).map(n_operand).sum(),

@@ -320,6 +320,9 @@ fn contributions(forward: &Forward<'_>) -> Contributions {
         Op::GrainSum => {
             Err(forward.refuse("take the gradient per grain, before the sum over grains"))
         }
+        Op::AllReduce => {
+            Err(forward.refuse("take the gradient of the whole program, before it is split into parts"))
+        }
         Op::Input { .. }
         | Op::Parameter { .. }
         | Op::Constant(_)

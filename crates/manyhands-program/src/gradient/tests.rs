@@ -267,6 +267,8 @@ fn what_cannot_be_differentiated_is_named() {
     };
     let error = through(|_, x| x.grain_sum());
     assert!(error.starts_with("no gradient through `grain_sum` (%1 = grain_sum): take"), "{error}");
+    let error = through(|_, x| x.all_reduce());
+    assert!(error.contains("`all_reduce` (%1 = all_reduce): take"), "{error}");
     let error = through(|g, x| {
         let one = g.full(&TensorType::new(DType::F32, [3]), 1.0)?;
         let [_, mean, _] = x.batch_norm(&one, &one, 1e-5)?;

@@ -104,6 +104,11 @@ fn result_types(op: &Op, operands: &[&TensorType]) -> Inferred {
             )?;
             Ok(vec![x.clone()])
         }
+        Op::AllReduce => {
+            let [x] = take::<1>(operands, "one")?;
+            float(0, x)?;
+            Ok(vec![x.clone()])
+        }
         Op::Fused(expression) => layout::fused(expression, operands),
         Op::Broadcast { .. }
         | Op::Reshape { .. }

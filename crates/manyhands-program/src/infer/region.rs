@@ -105,6 +105,7 @@ fn check_pure(body: &Program) -> Result<(), Problem> {
         found = found.or(match op {
             Op::Parameter { .. } => Some("parameters"),
             Op::GrainSum => Some("sums over grains"),
+            Op::AllReduce => Some("sums over parts"),
             _ => None,
         });
         found.is_some()

@@ -113,6 +113,7 @@ fn elementwise_operations_are_picky_about_types() {
     refused("%r = select %x, %x, %x", "operand 0 must be bool, not f32");
     refused("%r = select %c, %x, %x", "their shapes [] and [4, 6] differ");
     refused("%r = grain_sum %b", "operand 0 must be a float or i32 or i64, not bool");
+    refused("%r = all_reduce %i", "operand 0 must be a float type, not i32");
     refused("%r = cast : f32[]", "it takes one operands, not 0");
 }
 

@@ -15,6 +15,28 @@ pub struct Chunked {
     pub pieces: Vec<ChunkPiece>,
     /// The parameters, each with the chunks that hold it: the first is its home, where it is updated; the others have copies.
     pub parameters: Vec<ChunkParameter>,
+    /// What each chunk costs per grain, forward and backward, in the unit in which it was balanced.
+    pub costs: Vec<f64>,
+    /// The bytes of the activations that cross each cut on their way to the loss, per grain.
+    pub crossing: Vec<u64>,
+}
+
+impl Chunked {
+    /// The same with so many neighbouring chunks in one, whose pieces stay apart: a chunk then runs several pieces in each phase.
+    pub fn grouped(mut self, n: usize) -> Chunked {
+        let n = n.max(1);
+        self.pieces.iter_mut().for_each(|piece| piece.chunk /= n);
+        for parameter in &mut self.parameters {
+            parameter.chunks.iter_mut().for_each(|chunk| *chunk /= n);
+            let mut seen = std::collections::BTreeSet::new();
+            parameter.chunks.retain(|chunk| seen.insert(*chunk));
+        }
+        self.n_chunks = self.n_chunks.div_ceil(n);
+        self.costs = self.costs.chunks(n).map(|costs| costs.iter().sum()).collect();
+        let at_edges = self.crossing.iter().skip(n - 1).step_by(n);
+        self.crossing = at_edges.copied().collect();
+        self
+    }
 }
 
 /// One piece of a chunk.
@@ -44,6 +66,24 @@ pub enum Phase {
     Prepare,
     /// Once a step, after the commit: new values of the parameters. Takes no values of other chunks but those that are there already.
     Update,
+}
+
+impl Phase {
+    /// How pieces of it are called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Forward => "forward",
+            Phase::Backward => "backward",
+            Phase::Whole => "whole",
+            Phase::Prepare => "prepare",
+            Phase::Update => "update",
+        }
+    }
+
+    /// Whether it runs for every grain, not once a step.
+    pub fn is_per_grain(self) -> bool {
+        matches!(self, Phase::Forward | Phase::Backward | Phase::Whole)
+    }
 }
 
 /// A parameter of a cut program.

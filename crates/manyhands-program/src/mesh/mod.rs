@@ -4,12 +4,32 @@
 //! program it runs for which grains, and what it sends, receives, sums and gathers in between. Executor, printer, timeline, checker and
 //! planner read that and nothing else.
 
+mod along;
+mod check;
 mod chunk;
+mod cut;
+mod lower;
+mod mirror;
+mod schedule;
+mod shard;
+mod tensor;
 mod worker;
 
+pub use along::{AlongError, part_of, part_type, put_together};
+pub use check::{Checked, Costs, Fault, Simulated, Span, Waiting, check, simulate};
 pub use chunk::{ChunkParameter, ChunkPiece, Chunked, Phase};
+pub use cut::{Activations, CROSSING_WEIGHT, CutError, Cutting, NodeCost, Places, balance, cut};
+pub use lower::{LowerError, Shares, grains_of_replicas, lower, lower_parts};
+pub use mirror::{MIRROR, mirror};
+pub use schedule::{
+    Schedule, ScheduleChecked, ScheduleError, ScheduleFault, Slot, bubble, check_schedule, schedule,
+};
+pub use shard::{
+    KeptWhole, Level, ShardError, Sharded, Traffic, Verdict, shard, sharded_parameters, traffic,
+};
+pub use tensor::{Annotations, SplitError, SplitParameter, StaysWhole, TensorParts, Wish, split};
 pub use worker::{
-    Action, Along, Holding, Into, Piece, Place, SumInto, WorkerProgram, shard_ranges,
+    Action, Along, Holding, Into, Piece, Place, SCATTERED, SumInto, WorkerProgram, shard_ranges,
 };
 
 use std::fmt;

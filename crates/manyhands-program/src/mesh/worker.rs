@@ -14,6 +14,9 @@ use crate::op::{Init, Role, SQUARE_BLOCK};
 use crate::program::Program;
 use crate::shape::TensorType;
 
+/// What the names of a grain's sums that are scattered begin with.
+pub const SCATTERED: &str = "scattered/";
+
 /// What one worker of a mesh does in a step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerProgram {
@@ -164,8 +167,11 @@ pub enum Action {
     },
     /// Joins the sums over grains that members hold, along the tree, into the totals: values of the same names.
     Total {
-        /// Which sums, with the piece whose slots they lie in.
+        /// The piece whose slots they lie in.
         piece: usize,
+        /// Which of its sums; all, unless said.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sums: Option<Vec<String>>,
         /// Whose, this worker included.
         among: Vec<usize>,
         /// The subtrees that each member brings; its own lie in its slots 0, 1, ...
@@ -174,9 +180,10 @@ pub enum Action {
         into: Into,
     },
     /// Gives every member its shard of the sums of one grain of each, which it adds along the tree; after the last grain of the step the shard of
-    /// the totals is a value of the same name.
+    /// the totals is a value, of no grain. Sums that are scattered are values of the grain, named [`SCATTERED`] and then as the total is; they are not there
+    /// afterwards.
     Scatter {
-        /// Which piece gave the sums.
+        /// Which piece gave the sums: all of its outputs that are named so.
         piece: usize,
         /// Whose, this worker included.
         among: Vec<usize>,
@@ -190,7 +197,7 @@ pub enum Action {
         /// To whom, this worker included.
         among: Vec<usize>,
     },
-    /// Puts the shards that members offered together.
+    /// Puts the shards that members offered together, one after the other in their order, as long as each is.
     Gather {
         /// What was offered.
         shard: Place,
@@ -240,7 +247,7 @@ impl WorkerProgram {
         for piece in &self.pieces {
             for (program, is_last) in [(Some(&piece.program), false), (piece.last.as_ref(), true)] {
                 let Some(program) = program else { continue };
-                let inputs = program.inputs().map(|(name, value)| (name, value));
+                let inputs = program.inputs();
                 let outputs = program.outputs().iter().map(|one| (one.name.as_str(), one.value));
                 for (name, value) in inputs.chain(outputs) {
                     types.insert((name, is_last), program.ty(value));
@@ -303,12 +310,13 @@ impl WorkerProgram {
             Action::AllReduce { values, grain, among } => {
                 format!("all-reduce {}{} among {}", list(values), of_grain(grain), list(among))
             }
-            Action::Total { piece, among, into, .. } => {
+            Action::Total { piece, sums, among, into, .. } => {
                 let what = match into {
                     Into::Whole => "totals",
                     Into::Shard => "shard of the totals",
                 };
-                format!("{what} of {} among {}", name(piece), list(among))
+                let sums = sums.as_ref().map_or(String::new(), |sums| format!(" {}", list(sums)));
+                format!("{what}{sums} of {} among {}", name(piece), list(among))
             }
             Action::Scatter { piece, among, grains } => {
                 let grains: Vec<usize> = grains.iter().flatten().copied().collect();

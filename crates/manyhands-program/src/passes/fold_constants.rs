@@ -108,8 +108,8 @@ impl Known {
     fn folds(&self, program: &Program, node: &Node) -> bool {
         let fixed = match node.op {
             Op::Constant(_) => return true,
-            // A sum over grains of a constant is a count of grains, which is known only at run time.
-            Op::Input { .. } | Op::Parameter { .. } | Op::GrainSum => false,
+            // A sum over grains or parts of a constant is a count of them, which is known only at run time.
+            Op::Input { .. } | Op::Parameter { .. } | Op::GrainSum | Op::AllReduce => false,
             _ => node.operands.iter().all(|operand| self.known[operand.idx()]),
         };
         let held: usize = node.operands.iter().map(|operand| self.held[operand.idx()]).sum();

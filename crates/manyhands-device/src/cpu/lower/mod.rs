@@ -109,6 +109,7 @@ pub(super) fn lower(
     let mut out = Lowered { env, node, node_idx, instructions: Vec::new() };
     match &node.op {
         Op::GrainSum => return Err(DeviceError::UnsplitGrains { op: node.op.name() }),
+        Op::AllReduce => return Err(DeviceError::Communication { op: node.op.name() }),
         Op::Scan(scan) => regions::scan(&mut out, scan, bodies),
         Op::Cond(_) => regions::cond(&mut out, bodies),
         op => lower_kernel(&mut out, op),

@@ -37,6 +37,7 @@ const ACTIONS: &[Action] = &[
     batch_norm,
     attention,
     grain_sum,
+    all_reduce,
     fused,
     scan,
     cond,
@@ -458,6 +459,11 @@ fn cond(m: &mut Maker, g: &Builder) -> Made {
 fn grain_sum(m: &mut Maker, g: &Builder) -> Made {
     let x = m.any(g)?;
     m.keep([x.cast(DType::F64)?.grain_sum()?])
+}
+
+fn all_reduce(m: &mut Maker, g: &Builder) -> Made {
+    let x = m.float(g, &[2, 3])?;
+    m.keep([x.all_reduce()?])
 }
 
 fn fused(m: &mut Maker, g: &Builder) -> Made {

@@ -119,6 +119,7 @@ pub(crate) fn supported(op: &Op) -> bool {
             | Op::Scan(_)
             | Op::Cond(_)
             | Op::GrainSum
+            | Op::AllReduce
             | Op::TakeRows
             | Op::PutGrain { .. }
             | Op::MergeRows { .. }
