@@ -6,6 +6,7 @@ pub mod collective;
 pub mod control;
 pub mod host;
 pub mod launch;
+pub mod mail;
 pub mod measure;
 pub mod membership;
 pub mod secure;

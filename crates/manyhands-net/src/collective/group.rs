@@ -15,16 +15,11 @@ use super::port::{Heard, Port, Trouble};
 use super::run::Progress;
 use super::seen::Seen;
 use crate::transport::Link;
+use crate::transport::patience::Patience;
 use crate::transport::wait::{Interest, WaitError, Waiting};
 
 /// How long a rank that failed waits for the others to say where they are.
 const LISTENING: Duration = Duration::from_millis(700);
-/// How long a first operation is waited for, before there is anything to measure.
-const FIRST_PATIENCE: Duration = Duration::from_secs(60);
-/// The patience that measured times can lead to.
-const PATIENCE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(600));
-/// How many times the longest pause between operations is waited for.
-const PAUSES: u32 = 10;
 /// How often a flag that asks to give up is looked at while asleep.
 const LOOK_UP: Duration = Duration::from_millis(20);
 
@@ -58,29 +53,6 @@ pub struct Group {
     pub(super) nearness: Option<Nearness>,
 }
 
-/// How long an operation without progress is waited for.
-struct Patience {
-    fixed: Option<Duration>,
-    last_end: Option<Instant>,
-    longest_pause: Duration,
-}
-
-impl Patience {
-    fn now(&self) -> Duration {
-        let measured = self.longest_pause.saturating_mul(PAUSES).clamp(PATIENCE.0, PATIENCE.1);
-        self.fixed.unwrap_or(match self.last_end {
-            Some(_) => measured,
-            None => FIRST_PATIENCE,
-        })
-    }
-
-    fn ended(&mut self, end: Instant) {
-        if let Some(last) = self.last_end.replace(end) {
-            self.longest_pause = self.longest_pause.max(end - last);
-        }
-    }
-}
-
 /// A look at all frames of an operation: moves what can be moved, and says by rank what to wait for.
 pub(super) type PassFn<'a> =
     dyn FnMut(&mut [Option<Port>], &mut [Interest]) -> Result<Pass, (usize, Trouble)> + 'a;
@@ -112,7 +84,7 @@ impl Group {
             held_up: vec![0.0; links.len()],
             ports: links.into_iter().map(|link| link.map(Port::new)).collect(),
             n_calls: 0,
-            patience: Patience { fixed: None, last_end: None, longest_pause: Duration::ZERO },
+            patience: Patience::default(),
             broken: None,
             begun: None,
             abort: Arc::default(),
@@ -139,7 +111,7 @@ impl Group {
 
     /// Waits this long for an operation that does not move, instead of ten times the longest pause between operations so far.
     pub fn set_patience(&mut self, patience: Duration) {
-        self.patience.fixed = Some(patience);
+        self.patience.fix(patience);
     }
 
     /// Stays awake for so long before it sleeps: for groups in which every rank has a core for itself. With more ranks than cores it takes time from those waited for.

@@ -5,7 +5,7 @@ use super::message::{
     FromCoordinator, Go, GrainCounts, Grains, Join, MAX_ADDRESSES, MAX_COUNT, MAX_GRAINS,
     MAX_SERVERS, MAX_TEXT, Order, Reach, Ready, Seat, Submit, ToCoordinator,
 };
-use super::status::JobStanding;
+use super::status::{JobStanding, MeshStanding};
 
 impl ToCoordinator {
     /// Whether texts and lists are within their bounds and numbers are numbers; else what is not.
@@ -147,6 +147,10 @@ impl JobStanding {
     fn check(&self) -> Result<(), String> {
         count("its steps", self.steps)?;
         text("the consistency", self.consistency.as_deref().unwrap_or_default())?;
+        if let Some(MeshStanding { formed, saved_in }) = &self.mesh {
+            text("the mesh", formed.as_deref().unwrap_or_default())?;
+            saved_in.map_or(Ok(()), |view| view.check())?;
+        }
         bounded("the servers", self.servers.len(), MAX_SERVERS)?;
         bounded("the workers", self.workers.len(), MAX_GRAINS as usize)?;
         self.servers.iter().try_for_each(|server| {

@@ -33,6 +33,9 @@ pub struct Status {
     /// The servers that hold parameters of the job.
     #[serde(default)]
     pub servers: Vec<ServerStanding>,
+    /// The mesh in which workers do steps, where the model is spread over them and they do.
+    #[serde(default)]
+    pub mesh: Option<String>,
     /// The workers, in the order of joining.
     pub members: Vec<MemberStatus>,
     /// The last failure and its reason.
@@ -51,8 +54,20 @@ pub struct JobStanding {
     pub consistency: Option<String>,
     /// The servers that hold parameters.
     pub servers: Vec<ServerStanding>,
-    /// Workers that do not wait for each other at every step.
+    /// Workers that do not wait for each other at every step, or have places in a mesh.
     pub workers: Vec<WorkerStanding>,
+    /// The mesh, where the model is spread over workers.
+    pub mesh: Option<MeshStanding>,
+}
+
+/// How a mesh of workers stands. Its members' states are parts of one, so that what they say of their own steps means nothing: the driver speaks for all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MeshStanding {
+    /// The mesh in which they do steps; none while there is none.
+    pub formed: Option<String>,
+    /// The view whose members' state the driver has: who is about to leave may go.
+    pub saved_in: Option<ViewId>,
 }
 
 /// How a server of parameters stands.

@@ -15,7 +15,7 @@ use super::identity::{ClientId, Place, ServerId, Term, Version};
 use super::traffic::rounding::Rounding;
 
 /// The version of what is said here. Both sides of a link must speak the same.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// The longest head.
 pub const LONGEST_HEAD: usize = 4 << 20;
 /// The most bytes beside a head.
@@ -125,6 +125,16 @@ pub enum Operation {
     },
 }
 
+impl Operation {
+    /// The same, of values that were looked at: all that must be finite are.
+    pub fn known_finite(mut self) -> Operation {
+        if let Operation::Push { packing, .. } | Operation::Part { packing, .. } = &mut self {
+            packing.is_finite = true;
+        }
+        self
+    }
+}
+
 /// Which grains a push is of, where grains may be done again by others: a shard counts each of them once. A turn is one push to a table, and the turns of a step
 /// lie one in the other or apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,12 +156,25 @@ pub struct Packing {
     /// Bytes of the values before runs of zeros were taken out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub without_zeros: Option<usize>,
+    /// Whether its author has looked that all values are finite. They are what is sent then, and nobody looks again.
+    #[serde(skip_serializing_if = "is_not")]
+    pub is_finite: bool,
+}
+
+fn is_not(flag: &bool) -> bool {
+    !flag
 }
 
 impl Packing {
-    /// Whether keys and values are as they are.
+    /// Whether there is nothing to say of keys and values.
     pub fn is_plain(&self) -> bool {
         *self == Packing::default()
+    }
+
+    /// Whether keys and values are written as they are.
+    pub fn is_as_it_is(&self) -> bool {
+        let Packing { rounding, without_zeros, is_finite: _ } = *self;
+        rounding == Rounding::None && without_zeros.is_none()
     }
 }
 

@@ -77,7 +77,9 @@ impl Packer {
             true => self.zero_runs += zero_runs::encode(values, &mut packed),
             false => packed.extend_from_slice(values),
         }
-        *packing = Packing { rounding, without_zeros: zero_runs.then_some(values.len()) };
+        let without_zeros = zero_runs.then_some(values.len());
+        // Rounding may make infinity of what is large.
+        *packing = Packing { rounding, without_zeros, is_finite: false };
         *body = Body::new(packed);
         Ok(())
     }
@@ -108,11 +110,11 @@ pub(super) fn unpack(
     else {
         return Ok(());
     };
-    if packing.is_plain() {
+    if packing.is_as_it_is() {
         return Ok(());
     }
     let wrong = |what: String| TableError::Nonsense { who: worker.to_string(), what };
-    let Packing { rounding, without_zeros } = std::mem::take(packing);
+    let Packing { rounding, without_zeros, .. } = std::mem::take(packing);
     let (n_keys, width) = match spec.shape {
         Shape::Dense { .. } => (0, 1),
         Shape::Rows { width, .. } => ((*n).saturating_mul(8), width),

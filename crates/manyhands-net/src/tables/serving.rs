@@ -27,6 +27,7 @@ use super::reaching::Reaching;
 use super::server::{Action, Event, Server};
 use crate::host::random_number;
 use crate::transport::wait::{Interest, Waiting};
+use crate::wire::{FrameError, FramedError};
 
 /// How often the director hears that this server is alive.
 const BEAT: Duration = Duration::from_millis(200);
@@ -36,6 +37,8 @@ const CALL_AGAIN: Duration = Duration::from_millis(20);
 const LINGER: Duration = Duration::from_millis(500);
 /// A copy that is waited for and on whose link nothing moves for so long is called again: what cut it off may have left its link in a state in which it carries nothing.
 const STALLED: Duration = Duration::from_secs(5);
+/// The most that is told of a message that is too long.
+const LONGEST_WORDS: usize = 200;
 /// The most links of clients and other servers.
 const MOST_LINKS: usize = 4096;
 
@@ -454,11 +457,22 @@ impl Serving {
         }
     }
 
-    fn send(&mut self, to: Peer, message: &impl serde::Serialize, body: Option<Body>) {
+    fn send(
+        &mut self,
+        to: Peer,
+        message: &(impl serde::Serialize + std::fmt::Debug),
+        body: Option<Body>,
+    ) {
         let link = self.links.iter_mut().flatten().find(|link| link.peer == to);
-        if let Some(link) = link {
-            // A line that fails is found by the next pump.
-            let _ = link.line.queue(message, body);
+        let Some(link) = link else { return };
+        // A line that fails otherwise is found by the next pump.
+        let Err(FramedError::Frame(error)) = link.line.queue(message, body) else { return };
+        if let FrameError::TooLongToSend { len, .. } = error {
+            // Nothing that is so long is made, and who waits for it would do so for ever.
+            let mut what = format!("{message:?}");
+            what.truncate(what.floor_char_boundary(LONGEST_WORDS));
+            let (who, n_bytes) = (self.name.clone(), len as u64);
+            self.is_over.get_or_insert(Err(TableError::TooLarge { who, what, n_bytes }));
         }
     }
 }

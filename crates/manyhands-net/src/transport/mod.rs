@@ -8,6 +8,7 @@ pub mod shared_memory;
 pub mod tcp;
 
 mod bell;
+pub(crate) mod patience;
 mod region;
 mod ring;
 mod ring_link;

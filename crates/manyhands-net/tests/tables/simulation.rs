@@ -262,6 +262,14 @@ fn one_whose_answer_was_not_shown_yet_is_told_to_ask_again() {
     assert_eq!(run(119_942, false).failure, None);
 }
 
+/// A server left to its only partner what it held, and the partner had crashed a moment before, of which the director had not heard: two were lost at once.
+#[test]
+fn one_leaves_only_to_those_who_are_there() {
+    for seed in [100_651, 110_647] {
+        assert_eq!(run(seed, false).failure, None, "seed {seed}");
+    }
+}
+
 #[test]
 fn replay() {
     for seed in seeds("MANYHANDS_SEED").into_iter().flatten() {

@@ -4,7 +4,7 @@
 //! anew, servers come and leave.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
 use manyhands_net::tables::client;
@@ -113,6 +113,8 @@ pub(crate) struct World {
     lives: BTreeMap<Node, u64>,
     ids: BTreeMap<usize, ServerId>,
     idx_of: BTreeMap<ServerId, usize>,
+    /// Servers that have said that they leave.
+    leaving: BTreeSet<usize>,
     pub(crate) records: Vec<Record>,
     pub(crate) trace: Option<Vec<String>>,
     pub(crate) n_events: u64,
@@ -141,6 +143,7 @@ impl World {
             lives: BTreeMap::new(),
             ids: BTreeMap::new(),
             idx_of: BTreeMap::new(),
+            leaving: BTreeSet::new(),
             records: Vec::new(),
             trace: is_traced.then(Vec::new),
             n_events: 0,
@@ -252,9 +255,15 @@ impl World {
             Happening::Cut => self.cut(),
             Happening::JoinServer => self.add_server(),
             Happening::Leave { server } => {
+                if self.someone_is_missed_late() {
+                    let again = self.now + 20 * MS;
+                    self.at(again, Happening::Leave { server });
+                    return true;
+                }
                 if let Some(Some(node)) = self.servers.get(server)
                     && let Some(link) = node.director
                 {
+                    self.leaving.insert(server);
                     self.note(|| format!("server {server} wants to leave"));
                     self.send(link, 1, Packet::ToDirector(ToDirector::Leave));
                 }
@@ -295,14 +304,26 @@ impl World {
     }
 
     /// Whether everything has its copies, and nobody is lost whom the director still counts on.
+    ///
+    /// Who has said that it leaves is not counted on, also where the director has not heard it yet: it would give what it holds to one that is gone.
     fn can_lose_one(&self) -> bool {
         let servers = self.director.servers();
+        let stays = |id: &ServerId| {
+            let idx = self.idx_of.get(id);
+            idx.is_some_and(|idx| !self.leaving.contains(idx))
+        };
+        self.director.is_settled()
+            && servers.iter().filter(|server| !server.is_leaving && stays(&server.id)).count() > 1
+            && !self.someone_is_missed_late()
+    }
+
+    /// Whether a server is gone of which the director has not heard so. One that leaves then may leave what it holds to the one that is gone: two are lost at once, which is more than
+    /// replication promises to survive.
+    fn someone_is_missed_late(&self) -> bool {
         let is_there = |id: &ServerId| {
             self.idx_of.get(id).is_some_and(|idx| self.is_alive(Node::Server(*idx)))
         };
-        self.director.is_settled()
-            && servers.iter().filter(|server| !server.is_leaving).count() > 1
-            && servers.iter().all(|server| is_there(&server.id))
+        !self.may_lose && !self.director.servers().iter().all(|server| is_there(&server.id))
     }
 
     /// Breaks a link that is not the director's.

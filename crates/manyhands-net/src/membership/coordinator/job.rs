@@ -141,7 +141,13 @@ impl Coordinator {
             job.standing = *standing;
         }
         let view = job.view;
+        let is_formed = job.standing.mesh.as_ref().is_some_and(|mesh| mesh.formed.is_some());
         self.send(from, Order::Alive);
+        let is_of_view =
+            |phase: &Phase| matches!(phase, Phase::Running(one) if view == Some(one.go.view));
+        if is_formed && is_of_view(&self.phase) {
+            self.note_view_cost();
+        }
         match &self.phase {
             Phase::Running(running) if view != Some(running.go.view) => {
                 let go = running.go.clone();

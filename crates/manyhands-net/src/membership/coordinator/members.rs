@@ -255,12 +255,8 @@ impl Coordinator {
                     let go = running.go.clone();
                     return self.send(connection, Order::Go(go));
                 }
-                if steps > Some(running.go.steps)
-                    && let Some(since) = running.cost_since.take()
-                {
-                    let cost = now.saturating_sub(since).as_secs_f64();
-                    let before = self.view_cost.unwrap_or(cost);
-                    self.view_cost = Some(0.7 * before + 0.3 * cost);
+                if steps > Some(running.go.steps) {
+                    self.note_view_cost();
                 }
             }
             Phase::Preparing(preparing)
@@ -272,6 +268,15 @@ impl Coordinator {
             }
             _ => {}
         }
+    }
+
+    /// The first step of the view is done: what the view has cost is known.
+    pub(super) fn note_view_cost(&mut self) {
+        let Phase::Running(running) = &mut self.phase else { return };
+        let Some(since) = running.cost_since.take() else { return };
+        let cost = self.now.saturating_sub(since).as_secs_f64();
+        let before = self.view_cost.unwrap_or(cost);
+        self.view_cost = Some(0.7 * before + 0.3 * cost);
     }
 
     fn measure_rate(&mut self, now: Duration) {
@@ -322,9 +327,13 @@ impl Coordinator {
         if running.go.view != view || member.heartbeat.view != Some(view) {
             return false;
         }
+        let is_late = self.now > running.went_at + SAVE;
+        let Some(job) = &self.job else { return false };
+        if let Some(mesh) = &job.standing.mesh {
+            return mesh.saved_in == Some(view) || is_late;
+        }
         if running.go.is_holding() {
-            let saved = self.job.as_ref().is_some_and(|job| job.saved >= steps);
-            return saved || self.now > running.went_at + SAVE;
+            return job.saved >= steps || is_late;
         }
         member.heartbeat.steps > Some(steps)
     }

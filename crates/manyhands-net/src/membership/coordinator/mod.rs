@@ -413,6 +413,7 @@ impl Coordinator {
             steps: self.highest(),
             consistency: standing.and_then(|standing| standing.consistency.clone()),
             servers: standing.map_or_else(Vec::new, |standing| standing.servers.clone()),
+            mesh: standing.and_then(|standing| standing.mesh.as_ref()?.formed.clone()),
             steps_per_second: self.steps_per_second(),
             members: members.collect(),
             last_failure: self.last_failure.clone(),

@@ -1,5 +1,6 @@
 //! Who is let in, who is refused and why, one message at a time. What follows from many is simulated in `tests/membership`.
 
+mod meshes;
 mod rests;
 mod returning;
 
@@ -272,6 +273,7 @@ fn what_only_the_driver_knows_is_in_the_status_and_steps_move_with_it() {
         consistency: Some("ssp".to_string()),
         servers: vec![server.clone()],
         workers: vec![worker],
+        mesh: None,
     };
     let told = |standing| {
         let heartbeat = DriverHeartbeat { view: Some(running), saved: 0, inputs_sent: 1, standing };

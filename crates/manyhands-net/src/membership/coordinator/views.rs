@@ -102,8 +102,11 @@ impl Coordinator {
         let wait = Duration::from_secs_f64(cost).min(MAX_JOIN_WAIT);
         // While the last view's cost is not known yet, its first step is waited for, but not for long.
         let is_early = running.cost_since.is_some() && self.now < running.went_at + FIRST_STEP_WAIT;
-        let is_due =
-            self.now >= first + JOIN_WINDOW && self.now >= running.went_at + wait && !is_early;
+        // Nor is there anything to wait for while the members do no steps, since they are too few for their mesh.
+        let mesh = self.job.as_ref().and_then(|job| job.standing.mesh.as_ref());
+        let is_unformed = mesh.is_some_and(|mesh| mesh.formed.is_none());
+        let is_worth_it = self.now >= running.went_at + wait && !is_early;
+        let is_due = self.now >= first + JOIN_WINDOW && (is_worth_it || is_unformed);
         if is_due || running.go.is_holding() {
             let how = |id: &MemberId| {
                 let has_rested = self.members[id].was_sent_to_rest;

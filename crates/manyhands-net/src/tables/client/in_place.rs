@@ -89,6 +89,7 @@ impl Table {
         self.check_push(&keys, values)?;
         let lent = Lent { lender: Lender::new(bytemuck::cast_slice(values)), of: self.shared() };
         let body = |run: Range<usize>| lent.lender.body(4 * run.start..4 * run.end);
+        let operation = |first, n| operation(first, n).known_finite();
         let requests = self.runs(range, operation, body)?;
         self.submit(requests, "a push to").and_then(then)
     }

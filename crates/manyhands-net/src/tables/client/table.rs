@@ -375,6 +375,12 @@ impl Table {
             let what = format!("it has {} shards, not {n_shards}", state.shards.len());
             return Err(TableError::Snapshot { table: self.name().to_string(), what });
         }
+        let mut pieces = state.shards.iter().flatten();
+        if let Some(piece) = pieces.find(|piece| piece.len() > MOST_BYTES) {
+            let (who, n_bytes) = (self.shared.name().to_string(), piece.len() as u64);
+            let what = format!("a piece of a saved state of the table {}", self.name());
+            return Err(TableError::TooLarge { who, what, n_bytes });
+        }
         let mut requests = Vec::new();
         for (shard, pieces) in state.shards.iter().enumerate() {
             for (idx, piece) in pieces.iter().enumerate() {
@@ -468,7 +474,7 @@ impl Table {
         let split = self.check_push(keys, values)?;
         let request = |shard, first, n, body: Body| Request::Do {
             place: self.place(shard),
-            operation: operation(first, n),
+            operation: operation(first, n).known_finite(),
             body: Some(body),
         };
         let width = self.spec().width();

@@ -59,9 +59,15 @@ impl TableHoldings {
         self.holdings.iter().any(holds)
     }
 
-    /// Whether it holds a shard that nobody else has all of.
-    pub(super) fn is_held_alone_by(&self, server: ServerId) -> bool {
-        self.holdings.iter().any(|holding| holding.holders == [server])
+    /// Whether of every shard that it holds another has all, of those that count.
+    pub(super) fn is_held_by_another(
+        &self,
+        server: ServerId,
+        counts: impl Fn(ServerId) -> bool,
+    ) -> bool {
+        let holdings = self.holdings.iter();
+        let mut own = holdings.filter(|holding| holding.holders.contains(&server));
+        own.all(|holding| holding.holders.iter().any(|one| *one != server && counts(*one)))
     }
 
     /// Whether one of two answers for a shard that the other holds, or is to hold.

@@ -11,6 +11,9 @@ use crate::tables::message::{FromDirector, Reach, VERSION};
 /// A gap between two looks that is longer is this process's own sleep, which is nobody else's silence.
 const OWN_SLEEP: Duration = Duration::from_millis(600);
 
+/// Who is silent for longer is quiet: five beats of a server were not heard.
+const QUIET: Duration = Duration::from_secs(1);
+
 /// A server as the director knows it.
 #[derive(Clone, Debug)]
 pub(super) struct ServerState {
@@ -133,7 +136,7 @@ impl Director {
             (arrivals.silent_for(now) > patience).then_some(reason)
         };
         let server = |(id, server): (&ServerId, &ServerState)| {
-            let patience = match self.is_spare(*id) {
+            let patience = match self.is_spare(now, *id) {
                 true => server.arrivals.patience(),
                 false => server.arrivals.long_patience(),
             };
@@ -148,9 +151,16 @@ impl Director {
         clients.into_iter().for_each(|(id, reason)| self.lose_client(id, &reason));
     }
 
-    /// Whether others have all that a server holds.
-    pub(super) fn is_spare(&self, id: ServerId) -> bool {
-        self.tables.values().all(|table| !table.is_held_alone_by(id))
+    /// Whether others have all that a server holds, who speak: one that is quiet may be gone too.
+    pub(super) fn is_spare(&self, now: Duration, id: ServerId) -> bool {
+        let speaks = |other| self.servers.contains_key(&other) && !self.is_quiet(now, other);
+        self.tables.values().all(|table| table.is_held_by_another(id, speaks))
+    }
+
+    /// Whether nothing was heard of a server for a while.
+    pub(super) fn is_quiet(&self, now: Duration, id: ServerId) -> bool {
+        let server = self.servers.get(&id);
+        server.is_some_and(|server| server.arrivals.silent_for(now) > QUIET)
     }
 
     pub(super) fn lose_server(&mut self, id: ServerId, reason: &str) {

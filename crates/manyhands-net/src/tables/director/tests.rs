@@ -198,6 +198,19 @@ fn a_silent_server_is_lost_and_one_that_alone_holds_something_is_waited_for() {
 }
 
 #[test]
+fn of_two_that_are_silent_at_once_neither_is_lost_before_long() {
+    let mut scene = Scene::new(2, 2);
+    scene.pass(Duration::from_secs(5), &[0, 1, 2]);
+    // Each is all that the other has: to take both for lost would lose everything.
+    scene.pass(Duration::from_secs(6), &[0]);
+    assert!(!scene.has_said("is lost"), "{:?}", scene.said);
+    scene.pass(Duration::from_secs(4), &[0, 1]);
+    assert!(scene.has_said("server 2 (s2) is lost: nothing was heard"), "{:?}", scene.said);
+    assert_eq!(scene.holders(), BTreeSet::from([1]));
+    assert!(scene.director.lost.is_empty());
+}
+
+#[test]
 fn the_own_sleep_is_nobodys_silence() {
     let mut scene = Scene::new(2, 2);
     scene.pass(Duration::from_secs(2), &[0, 1, 2]);
@@ -225,6 +238,26 @@ fn who_leaves_goes_when_others_have_what_it_held() {
     assert!(scene.sent.contains(&may_leave) && scene.closed.contains(&Connection(2)));
     let term = |place| scene.holdings().iter().find(|(at, _)| *at == place).map(|(_, it)| it.term);
     assert!(held.into_iter().all(|place| term(place) == Some(Term(2))));
+}
+
+/// The truth of it: what a director has not heard it cannot know, and who leaves where there is one other leaves everything to that one.
+#[test]
+fn one_that_leaves_to_its_only_partner_leaves_nothing_behind_where_that_one_is_gone_unheard_of() {
+    let mut scene = Scene::new(2, 2);
+    scene.hear(2, ToDirector::Leave);
+    assert_eq!(scene.holders(), BTreeSet::from([1]));
+    assert!(scene.sent.contains(&(Connection(2), FromDirector::MayLeave)));
+    scene.tell(Event::Closed { from: Connection(1) });
+    assert_eq!(scene.director.lost.len(), 4);
+    // Heard of before, it stays until another comes.
+    let mut scene = Scene::new(2, 2);
+    scene.tell(Event::Closed { from: Connection(1) });
+    scene.hear(2, ToDirector::Leave);
+    assert_eq!(scene.holders(), BTreeSet::from([2]));
+    scene.join("s3");
+    scene.settle();
+    assert_eq!(scene.holders(), BTreeSet::from([3]));
+    assert!(scene.director.lost.is_empty());
 }
 
 #[test]

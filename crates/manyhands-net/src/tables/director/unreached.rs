@@ -70,11 +70,7 @@ impl Director {
 
     /// Whether neither of two is silent.
     fn both_speak(&self, now: Duration, (one, other): (ServerId, ServerId)) -> bool {
-        let is_quiet = |id: ServerId| {
-            let server = self.servers.get(&id);
-            server.is_some_and(|server| server.arrivals.silent_for(now) > LISTENING)
-        };
-        !is_quiet(one) && !is_quiet(other)
+        !self.is_quiet(now, one) && !self.is_quiet(now, other)
     }
 
     /// Which of two can go without loss: the one that more others are apart from, then the one that answers for less, then the younger.
@@ -90,7 +86,7 @@ impl Director {
             let holdings = self.tables.values().flat_map(|table| table.holdings());
             holdings.filter(|holding| holding.first() == Some(id)).count()
         };
-        let spare = [from, to].into_iter().filter(|id| self.is_spare(*id));
+        let spare = [from, to].into_iter().filter(|id| self.is_spare(now, *id));
         spare.max_by_key(|id| (n_apart(*id), std::cmp::Reverse(n_first(*id)), *id))
     }
 

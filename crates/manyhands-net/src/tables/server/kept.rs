@@ -201,16 +201,16 @@ impl Kept {
         }
         let is_bsp = self.opened.spec.consistency == Consistency::Bsp;
         match operation {
-            Operation::Push { first, n, turn, .. } if !is_bsp => {
+            Operation::Push { first, n, turn, packing, .. } if !is_bsp => {
                 if let Some(TurnOf { grains: [start, end], n_grains, .. }) = *turn
                     && !(start < end && end <= n_grains && n_grains <= MOST_GRAINS)
                 {
                     return Err(self.nonsense(worker, "a turn of grains that are none"));
                 }
-                self.check_values(*first, *n, body, worker)
+                self.check_values(*first, *n, body, worker, packing.is_finite)
             }
-            Operation::Assign { first, n } => self.check_values(*first, *n, body, worker),
-            Operation::Part { n, .. } if is_bsp => {
+            Operation::Assign { first, n } => self.check_values(*first, *n, body, worker, false),
+            Operation::Part { n, packing, .. } if is_bsp => {
                 let part = part_of(operation, body)
                     .ok_or_else(|| self.nonsense(worker, "a part that is none"))?;
                 if let Shard::Dense(dense) = &self.contents
@@ -220,7 +220,7 @@ impl Kept {
                     let table = self.opened.name.clone();
                     return Err(TableError::PartOfShard { table, start, end });
                 }
-                self.check_values(self.elements.start, *n, body, worker)?;
+                self.check_values(self.elements.start, *n, body, worker, packing.is_finite)?;
                 self.steps.check(self.place, &part)
             }
             Operation::Push { .. } | Operation::Part { .. } => Err(TableError::WrongKind {
@@ -265,6 +265,7 @@ impl Kept {
         n: u64,
         body: &Body,
         worker: &str,
+        is_finite: bool,
     ) -> Result<(), TableError> {
         let table = || self.opened.name.clone();
         let values = match &self.contents {
@@ -294,7 +295,7 @@ impl Kept {
                 values
             }
         };
-        if !self.opened.spec.rejects_nan {
+        if is_finite || !self.opened.spec.rejects_nan {
             return Ok(());
         }
         match find_not_finite(&floats(values)) {

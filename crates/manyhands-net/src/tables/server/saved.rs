@@ -37,7 +37,7 @@ struct Copied {
     parts: Vec<PartWords>,
     /// Pieces of a state that is being loaded: they follow.
     n_loading: usize,
-    /// How many rows the last step changed: what they were follows in one piece.
+    /// How many rows the last step changed: what they were follows.
     #[serde(default)]
     n_before: Option<u64>,
     failed: Option<TableError>,
@@ -74,11 +74,8 @@ pub(super) fn pieces(kept: &Kept, is_copy: bool) -> Vec<Body> {
     if is_copy {
         pieces.extend(kept.steps.parts().map(|part| Body::clone(&part.body)));
         pieces.extend(kept.loading.iter().cloned());
-        pieces.extend(kept.before.iter().map(|before| {
-            let (keys, values) =
-                (bytemuck::cast_slice(&before.keys), bytemuck::cast_slice(&before.values));
-            Body::new([keys, values].concat())
-        }));
+        let width = kept.opened.spec.width();
+        pieces.extend(kept.before.iter().flat_map(|before| pieces_of_rows(before, width, PIECE)));
     }
     let mut at = 0;
     while at < kept.contents.n_items() {
@@ -87,6 +84,16 @@ pub(super) fn pieces(kept: &Kept, is_copy: bool) -> Vec<Body> {
         pieces.push(Body::new(piece));
     }
     pieces
+}
+
+/// Rows in pieces of about so many bytes: keys, and what belongs to them.
+fn pieces_of_rows(rows: &RowsBefore, width: usize, n_bytes: usize) -> Vec<Body> {
+    let n_rows = (n_bytes / (8 + 4 * width)).max(1);
+    let all = rows.keys.chunks(n_rows).zip(rows.values.chunks(n_rows * width.max(1)));
+    let piece = |(keys, values): (&[u64], &[f32])| {
+        Body::new([bytemuck::cast_slice(keys), bytemuck::cast_slice(values)].concat())
+    };
+    all.map(piece).collect()
 }
 
 fn words_of(part: &Part) -> PartWords {
@@ -106,7 +113,8 @@ pub(super) struct Arriving {
     filling: Option<Filling>,
     parts: VecDeque<PartWords>,
     n_loading: usize,
-    n_before: Option<u64>,
+    /// Rows of the step before that are still to come.
+    n_before: u64,
     is_copy: bool,
 }
 
@@ -138,7 +146,7 @@ impl Arriving {
             filling: Some(filling),
             parts: VecDeque::new(),
             n_loading: 0,
-            n_before: None,
+            n_before: 0,
             is_copy,
         };
         if let Some(copy) = words.copy {
@@ -150,7 +158,9 @@ impl Arriving {
             arriving.kept.counted = copy.counted;
             arriving.kept.failed = copy.failed;
             arriving.parts = copy.parts.into();
-            (arriving.n_loading, arriving.n_before) = (copy.n_loading, copy.n_before);
+            arriving.n_loading = copy.n_loading;
+            arriving.kept.before = copy.n_before.map(|_| RowsBefore::default());
+            arriving.n_before = copy.n_before.unwrap_or(0);
         }
         Ok(arriving)
     }
@@ -164,7 +174,7 @@ impl Arriving {
     /// More bytes that the next piece takes: none where it fills a dense shard, which is there as a whole.
     pub(super) fn n_bytes_for(&self, piece: &Body) -> u64 {
         let is_dense = matches!(self.kept.opened.spec.shape, Shape::Dense { .. });
-        let is_beside = !self.parts.is_empty() || self.n_loading > 0 || self.n_before.is_some();
+        let is_beside = !self.parts.is_empty() || self.n_loading > 0 || self.n_before > 0;
         if is_dense && !is_beside { 0 } else { piece.len() as u64 }
     }
 
@@ -181,17 +191,21 @@ impl Arriving {
             self.kept.loading.push(Body::clone(piece));
             return Ok(());
         }
-        if let Some(n) = self.n_before.take() {
+        if self.n_before > 0 {
             let width = self.kept.opened.spec.width();
-            let found = keys_and_values(piece, n, width).map(|(all_keys, values)| RowsBefore {
-                keys: keys(all_keys).into_owned(),
-                values: floats(values).into_owned(),
-            });
-            let wrong = || TableError::Snapshot {
-                table: self.kept.opened.name.clone(),
-                what: "the rows of the step before are of another number".to_string(),
+            let n = (piece.len() / (8 + 4 * width)) as u64;
+            let found = keys_and_values(piece, n, width);
+            let is_expected = (1..=self.n_before).contains(&n);
+            let Some((own_keys, values)) = found.filter(|_| is_expected) else {
+                return Err(TableError::Snapshot {
+                    table: self.kept.opened.name.clone(),
+                    what: "the rows of the step before are of another number".to_string(),
+                });
             };
-            self.kept.before = Some(found.ok_or_else(wrong)?);
+            let before = self.kept.before.get_or_insert_default();
+            before.keys.extend_from_slice(&keys(own_keys));
+            before.values.extend_from_slice(&floats(values));
+            self.n_before -= n;
             return Ok(());
         }
         let wrong = |error: snapshot::SnapshotError| TableError::Snapshot {
@@ -248,5 +262,34 @@ impl Kept {
         self.before = None;
         self.counted = loaded.counted;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_the_step_before_come_in_pieces_and_are_whole_again() {
+        let keys: Vec<u64> = (0..1000).map(|key| 3 * key).collect();
+        let values: Vec<f32> = (0..4000).map(|value| value as f32).collect();
+        let before = RowsBefore { keys, values };
+        for (n_bytes, n_pieces) in [(1 << 20, 1), (2400, 10), (1, 1000)] {
+            let pieces = pieces_of_rows(&before, 4, n_bytes);
+            assert_eq!(pieces.len(), n_pieces);
+            let mut found = RowsBefore::default();
+            for piece in &pieces {
+                assert!(piece.len() <= n_bytes.max(24));
+                let (own, values) = keys_and_values(piece, piece.len() as u64 / 24, 4).unwrap();
+                found.keys.extend_from_slice(&keys_of(own));
+                found.values.extend_from_slice(&floats(values));
+            }
+            assert_eq!(found, before);
+        }
+        assert!(pieces_of_rows(&RowsBefore::default(), 4, 100).is_empty());
+    }
+
+    fn keys_of(bytes: &[u8]) -> Vec<u64> {
+        keys(bytes).into_owned()
     }
 }
