@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueHint};
 use manyhands::bench::Case;
+use manyhands::job::bytes_of;
 
 use crate::pages;
 
@@ -30,6 +31,7 @@ pub(crate) enum Command {
     Evaluate(Evaluate),
     Predict(Predict),
     Check(Check),
+    Plan(Plan),
     Doctor(Doctor),
     Coordinator(Coordinator),
     Worker(Worker),
@@ -71,18 +73,25 @@ pub(crate) struct Train {
     pub show: Show,
     #[command(flatten)]
     pub overrides: Overrides,
+    /// Write what every worker did when, in the first 50 steps, as a Chrome trace: open it in Perfetto (ui.perfetto.dev) or chrome://tracing.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub timeline: Option<PathBuf>,
 }
 
 /// Go on with a training that was interrupted.
 ///
 /// Starts at the newest whole checkpoint of the folder and ends in the same bits as a training that was never interrupted,
-/// also with another number of workers or threads. Data and job must be what they were: the job is the one saved in the
-/// folder.
+/// also with another number of workers or threads, or under another strategy or mesh. Data and job must be what they were:
+/// the job is the one saved in the folder.
 #[derive(Args)]
 pub(crate) struct Resume {
     /// The folder of the results that `train` named.
     #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub dir: PathBuf,
+    /// Overrides a key of the saved job that does not change the model, as how it is distributed; a whole table at once where
+    /// other keys of it are to go. May be given several times.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
     #[command(flatten)]
     pub machine: Machine,
     #[command(flatten)]
@@ -141,6 +150,39 @@ pub(crate) struct Check {
     /// Print one JSON object instead of text.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Say what each strategy would take of memory and time, without training.
+///
+/// Reads the job and the data, builds the model, and measures this machine for about a second: the job's own step on one worker and on several, a matrix product, memory, a link. Then
+/// a line for each strategy and mesh: bytes of the worker that takes most (parameters, the optimizer's state, gradients, what lies between), whether that fits, and the milliseconds of a step, each worker having one core;
+/// and one sentence: which to take, or that one worker is enough.
+///
+/// With --json one object: `n_workers`, `n_cores`, `n_grains`, `memory_limit`, `rates` (`products`, `others` in operations a second, `memory`, `link` in bytes a second, `link_seconds`), `is_measured`,
+/// `predictions` (each `candidate` with `name`, `strategy`, `mesh`, `level`; `memory` with `parameters`, `state`, `gradients`, `activations`; `memory_bytes`, `fits`, `seconds`, `sent_bytes`, `reason`),
+/// `chosen` (the place of one of them, or null) and `advice`.
+#[derive(Args)]
+pub(crate) struct Plan {
+    /// The job: a TOML or JSON file. `manyhands help job` lists its keys.
+    #[arg(value_name = "JOB", value_hint = ValueHint::FilePath)]
+    pub job: PathBuf,
+    /// Workers that the strategies are for. Those of the job unless said, else as many as there are cores.
+    #[arg(long, value_name = "N")]
+    pub workers: Option<NonZeroUsize>,
+    /// The memory that each worker may take, such as 2GiB. That of the job unless said.
+    #[arg(long, value_name = "AMOUNT", value_parser = amount)]
+    pub memory: Option<u64>,
+    #[command(flatten)]
+    pub overrides: Overrides,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// An amount of memory.
+fn amount(text: &str) -> Result<u64, String> {
+    bytes_of(text)
+        .ok_or_else(|| "an amount is a number with a unit, such as 2GiB or 800MB".to_string())
 }
 
 /// Say what this machine has, and what would be used.
@@ -290,7 +332,7 @@ pub(crate) enum Bench {
 ///
 /// Workers sleep three quarters of the time, a straggler two thirds of its time more, so that few cores hold four of them. One line for each case (no straggler, one
 /// always, one after the other, in bursts) and setting (bsp with equal shares, ssp 1 to 16, adaptive, async): seconds, also relative to bsp, the share of the time in which workers
-/// waited, and what was reached.
+/// waited, and what was reached. With a target also the seconds until it was reached, known from glimpses of the model that are measured when the run is over.
 #[derive(Args)]
 pub(crate) struct BenchConsistency {
     /// The job: a TOML or JSON file, with validation data.
@@ -305,6 +347,9 @@ pub(crate) struct BenchConsistency {
     /// What is to be reached on the validation data, such as accuracy=0.85.
     #[arg(long, value_name = "METRIC=VALUE")]
     pub target: Option<String>,
+    /// How often in an epoch the model is looked at for the time to the target.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub glimpses: usize,
     /// Only settings whose names begin with this, such as ssp.
     #[arg(long, value_name = "NAME", default_value = "")]
     pub only: String,

@@ -94,22 +94,31 @@ pub(crate) fn consistency(arguments: &BenchConsistency) -> Result<(), Failure> {
     }
     let bench = library::consistency_bench(arguments)?;
     for case in cases {
-        let mut bsp = None;
+        let (mut bsp, mut bsp_run) = (None, None);
         // All are compared with the first.
         let is_first = |setting: &Setting| *setting == Setting::Bsp;
         for setting in Setting::ALL.into_iter().filter(|one| is_first(one) || is_wanted(one)) {
             let run = bench.run(case, setting)?;
             let seconds = run.seconds_to_target.unwrap_or(run.seconds);
             let relative = seconds / *bsp.get_or_insert(seconds);
+            let whole = run.seconds / *bsp_run.get_or_insert(run.seconds);
             if arguments.json {
-                print_json(&json!({ "run": run, "relative_to_bsp": relative }))?;
+                print_json(&json!({
+                    "run": run, "relative_to_bsp": relative, "run_relative_to_bsp": whole,
+                }))?;
                 continue;
             }
+            let to_target = match (run.seconds_to_target, &arguments.target) {
+                (Some(seconds), _) => format!("; to the target {seconds:7.2} s, {relative:.2}"),
+                (None, Some(_)) => "; the target was not reached".to_string(),
+                (None, None) => String::new(),
+            };
             let last = run.last.map_or(String::new(), |last| format!(", reached {last:.4}"));
             print(&format!(
-                "{:<9} {:<9} {seconds:7.2} s, {relative:.2} of bsp, waiting {:3.0} %{last}",
+                "{:<9} {:<9} {:7.2} s, {whole:.2} of bsp{to_target}; waiting {:3.0} %{last}",
                 run.straggling,
                 run.setting,
+                run.seconds,
                 100.0 * run.waiting,
             ))?;
         }

@@ -145,7 +145,8 @@ fn described(status: &ClusterStatus) -> String {
         let rate = rate.map_or(String::new(), |rate| format!(", {rate:.1} steps/s"));
         let consistency = status.consistency.as_ref();
         let consistency = consistency.map_or(String::new(), |word| format!(", {word}"));
-        lines.push(format!("job {job}: {} steps{rate}{consistency}", status.steps));
+        let mesh = status.mesh.as_ref().map_or(String::new(), |mesh| format!(", {mesh}"));
+        lines.push(format!("job {job}: {} steps{rate}{consistency}{mesh}", status.steps));
     }
     lines.extend(status.servers.iter().map(server_line));
     for member in &status.members {

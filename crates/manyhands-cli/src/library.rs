@@ -14,11 +14,12 @@ use manyhands::cluster::{
 use manyhands::data::Source;
 use manyhands::job::Draft;
 use manyhands::net::host::bind_towards;
+use manyhands::plan::Plan as StrategyPlan;
 use manyhands::predictions::{Predicted, PredictionFormat, PredictionWriter};
 use manyhands::train::{Measures, Planned};
 use manyhands::{Error, ErrorClass, Job, Prediction, Report, Trained, Trainer};
 
-use crate::arguments::{BenchConsistency, Machine, Resume, Train, Transport};
+use crate::arguments::{self, BenchConsistency, Machine, Resume, Train, Transport};
 use crate::exit::{Class, Failure};
 use crate::progress::Progress;
 
@@ -63,7 +64,7 @@ pub(crate) fn consistency_bench(arguments: &BenchConsistency) -> Result<Consiste
         n_workers: arguments.workers,
         n_servers: arguments.servers,
     };
-    ConsistencyBench::new(job, places, arguments.target.as_deref())
+    ConsistencyBench::new(job, places, arguments.target.as_deref(), arguments.glimpses)
         .map_err(|error| Failure { class: Class::Job, error: error.into() })
 }
 
@@ -158,6 +159,9 @@ pub(crate) fn train(
     if let Some(out) = &arguments.out {
         trainer = trainer.out(out);
     }
+    if let Some(path) = &arguments.timeline {
+        trainer = trainer.timeline(path);
+    }
     let folder = trainer.out_folder().to_path_buf();
     let report = run_on(trainer, &arguments.machine, stop)?;
     Ok(Ended { report, folder })
@@ -169,7 +173,8 @@ pub(crate) fn resume(
     progress: Progress,
     stop: Arc<AtomicBool>,
 ) -> Result<Ended, Failure> {
-    let trainer = Trainer::resume(&arguments.dir)?.callback(progress).stop_flag(stop.clone());
+    let trainer = Trainer::resume(&arguments.dir)?.settings(&arguments.set)?;
+    let trainer = trainer.callback(progress).stop_flag(stop.clone());
     let report = run_on(trainer, &arguments.machine, stop)?;
     Ok(Ended { report, folder: arguments.dir.clone() })
 }
@@ -253,4 +258,12 @@ pub(crate) fn plan(path: &Path, set: &[String]) -> Result<Plan, Failure> {
     let trainer = Trainer::of_file(job(path, set, None)?, path);
     let (planned, model) = trainer.plan()?;
     Ok(Plan { planned, model, folder: trainer.out_folder().to_path_buf() })
+}
+
+/// Says what each strategy would take.
+pub(crate) fn plan_strategies(arguments: &arguments::Plan) -> Result<StrategyPlan, Failure> {
+    let job = job(&arguments.job, &arguments.overrides.set, None)?;
+    let trainer = Trainer::of_file(job, &arguments.job);
+    let n_workers = arguments.workers.map(NonZeroUsize::get);
+    Ok(trainer.plan_strategies(n_workers, arguments.memory)?)
 }

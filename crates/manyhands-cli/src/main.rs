@@ -13,6 +13,7 @@ mod library;
 mod manual;
 mod output;
 mod pages;
+mod plan;
 mod predict;
 mod progress;
 mod reference;
@@ -54,6 +55,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Evaluate(arguments) => evaluate::run(arguments),
         Command::Predict(arguments) => predict::run(arguments),
         Command::Check(arguments) => check::run(arguments),
+        Command::Plan(arguments) => plan::run(arguments),
         Command::Doctor(arguments) => doctor::run(arguments),
         Command::Coordinator(arguments) => cluster::coordinator(arguments),
         Command::Worker(arguments) => cluster::worker(arguments),

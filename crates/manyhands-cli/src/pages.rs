@@ -28,6 +28,7 @@ pub(crate) fn sections(command: &str) -> Vec<Section> {
             | "evaluate"
             | "predict"
             | "check"
+            | "plan"
             | "coordinator"
             | "worker"
             | "server"
@@ -107,6 +108,10 @@ fn examples(command: &str) -> &'static [(&'static str, &'static str)] {
         "resume" => &[
             ("manyhands resume runs/fashion", "Go on where the last checkpoint was written."),
             ("manyhands resume runs/fashion --workers 1", "The same, with one worker."),
+            (
+                "manyhands resume runs/fashion --set 'distribute={strategy=\"pipeline\",stages=2}'",
+                "The same, with the model cut in two.",
+            ),
         ],
         "evaluate" => &[
             ("manyhands evaluate runs/fashion", "Measure on the test data of the job."),
@@ -127,6 +132,13 @@ fn examples(command: &str) -> &'static [(&'static str, &'static str)] {
             (
                 "manyhands check job.toml --set train.batch=96",
                 "See whether another batch would do.",
+            ),
+        ],
+        "plan" => &[
+            ("manyhands plan job.toml", "Which strategy to take on the cores of this machine."),
+            (
+                "manyhands plan job.toml --workers 8 --memory 2GiB",
+                "What would fit on eight workers of 2 GiB.",
             ),
         ],
         "doctor" => &[("manyhands doctor", "What this machine has, and what would be used.")],
@@ -185,7 +197,7 @@ fn see_also(command: &str) -> &'static [(&'static str, &'static str)] {
             ("manyhands help layers", "What a model can be made of."),
             ("manyhands help losses, optimizers, schedules, metrics", "What `[train]` can name."),
         ],
-        "train" | "check" => &[
+        "train" | "check" | "plan" => &[
             ("manyhands help job", "Every key of a job."),
             ("manyhands help layers", "What a model can be made of."),
         ],

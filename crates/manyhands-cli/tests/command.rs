@@ -27,12 +27,13 @@ fn refused(code: i32, arguments: &[&str]) -> String {
     message
 }
 
-const COMMANDS: [&str; 10] = [
+const COMMANDS: [&str; 11] = [
     "train",
     "resume",
     "evaluate",
     "predict",
     "check",
+    "plan",
     "doctor",
     "bench",
     "help",
@@ -176,4 +177,26 @@ fn a_reader_that_goes_away_is_no_error() {
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_plan_says_what_every_strategy_takes_and_which_to_take() {
+    let job = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits.toml");
+    let text = said(&["plan", job, "--workers", "2", "--memory", "1GiB"]);
+    for name in ["one worker", "all_reduce x 2", "pipeline x 2", "sharded 3 x 2", "tensor x 2"] {
+        assert!(text.contains(name), "{text}");
+    }
+    assert_eq!(text.lines().filter(|line| line.starts_with('>')).count(), 1, "{text}");
+    let json: serde_json::Value =
+        serde_json::from_str(&said(&["plan", job, "--workers", "2", "--json"])).unwrap();
+    assert_eq!((&json["n_workers"], &json["n_grains"]), (&2.into(), &2.into()));
+    let alone = &json["predictions"][0];
+    // 64-64-10 with biases; Adam keeps two numbers for each.
+    let n_bytes = 4 * (64 * 64 + 64 + 64 * 10 + 10);
+    assert_eq!(alone["memory"]["parameters"], n_bytes);
+    assert_eq!(alone["memory"]["state"], 2 * n_bytes);
+    assert!(alone["seconds"].as_f64().unwrap() > 0.0);
+    assert!(json["advice"].as_str().unwrap().contains("a step"));
+    let refused = refused(2, &["plan", job, "--memory", "much"]);
+    assert!(refused.contains("such as 2GiB"), "{refused}");
 }

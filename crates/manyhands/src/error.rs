@@ -42,6 +42,9 @@ pub enum Error {
     Program(Box<ProgramError>),
     #[error(transparent)]
     Tensor(#[from] TensorError),
+    /// A worker of a mesh cannot go on.
+    #[error(transparent)]
+    Mesh(Box<crate::mesh::MeshError>),
     #[error("`train.class_weights` weighs classes, but there are none to predict")]
     NoClasses,
     #[error("`train.class_weights` names the class `{class}`, but the classes are {}", classes.join(", "))]
@@ -53,6 +56,23 @@ pub enum Error {
     WorkersLost {
         /// The last step that they did.
         step: u64,
+    },
+    /// A run is to go on under a job that trains another model.
+    #[error(
+        "`{settings}` would change what is trained in {}; a run goes on only with other workers, another strategy or other outputs; train anew for another model",
+        folder.display()
+    )]
+    OtherModel {
+        /// The folder of the run.
+        folder: PathBuf,
+        /// What was set.
+        settings: String,
+    },
+    /// Parts of the state that nobody else had are lost with workers of a mesh.
+    #[error("{reason}")]
+    StateLost {
+        /// What is lost.
+        reason: String,
     },
     /// The cluster ended the job.
     #[error("the cluster ended the job: {reason}")]
@@ -90,6 +110,24 @@ pub enum Error {
     StatisticsNotExact {
         /// One of them.
         name: String,
+    },
+    /// What a job asks for does not fit in the memory that workers may take.
+    #[error("{way} needs {needs}, and `distribute.memory` allows each worker {limit}; {fitting}")]
+    DoesNotFit {
+        /// What was asked for.
+        way: String,
+        /// Its memory, and what it is made of.
+        needs: String,
+        /// What a worker may take.
+        limit: String,
+        /// What would fit, as a clause.
+        fitting: String,
+    },
+    /// No strategy fits in the memory that workers may take.
+    #[error("{advice}")]
+    NothingFits {
+        /// What would help, as a sentence.
+        advice: String,
     },
     /// A sample asks for a row that a table does not have.
     #[error("a sample asks for row {index} of `{table}`, which has {n_rows} rows")]
@@ -168,6 +206,9 @@ pub enum Error {
     /// The ranks of a launch lost each other.
     #[error(transparent)]
     Collective(#[from] manyhands_net::collective::CollectiveError),
+    /// A link cannot be measured.
+    #[error(transparent)]
+    Measure(#[from] manyhands_net::measure::MeasureError),
     /// The coordinator cannot be asked.
     #[error(transparent)]
     Control(#[from] crate::cluster::ControlError),
@@ -227,6 +268,14 @@ pub enum Error {
         folder.display()
     )]
     DataChanged { folder: PathBuf },
+    /// The timeline cannot be written.
+    #[error("{}: the timeline cannot be written: {source}", path.display())]
+    Timeline {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
     #[error("the predictions could not be written: {reason}")]
     Predictions { reason: String },
     #[error("{what} could not be written as JSON: {reason}")]
@@ -295,6 +344,9 @@ impl Error {
             | Error::ClassWeight { .. }
             | Error::NothingOnServers { .. }
             | Error::OnlySynchronous { .. }
+            | Error::DoesNotFit { .. }
+            | Error::NothingFits { .. }
+            | Error::OtherModel { .. }
             | Error::StatisticsNotExact { .. } => ErrorClass::Job,
             Error::Data(_)
             | Error::NoLabels
@@ -314,12 +366,14 @@ impl Error {
             | Error::Unfinished { .. }
             | Error::OtherJob { .. }
             | Error::OtherKernels { .. }
+            | Error::Timeline { .. }
             | Error::Predictions { .. } => ErrorClass::Output,
             Error::Interrupted { .. }
             | Error::StoppedBefore
             | Error::StoppedWithoutWorkers { .. }
             | Error::Stopped => ErrorClass::Interrupted,
             Error::WorkersLost { .. }
+            | Error::StateLost { .. }
             | Error::Cluster { .. }
             | Error::NoCoordinator { .. }
             | Error::StartWorker { .. }
@@ -328,10 +382,12 @@ impl Error {
             | Error::Launch(_)
             | Error::World(_)
             | Error::Collective(_)
+            | Error::Measure(_)
             | Error::Control(_)
             | Error::Secret(_)
             | Error::ParametersLost { .. }
             | Error::Tables(_)
+            | Error::Mesh(_)
             | Error::System(_) => ErrorClass::Cluster,
             Error::NoStep
             | Error::OtherSums { .. }
@@ -340,6 +396,12 @@ impl Error {
             | Error::Tensor(_)
             | Error::Json { .. } => ErrorClass::Other,
         }
+    }
+}
+
+impl From<crate::mesh::MeshError> for Error {
+    fn from(error: crate::mesh::MeshError) -> Error {
+        Error::Mesh(Box::new(error))
     }
 }
 

@@ -19,14 +19,17 @@ pub mod job;
 pub mod layers;
 pub mod losses;
 pub mod machine;
+pub mod mesh;
 pub mod metrics;
 pub mod model;
 mod number;
+pub mod plan;
 pub mod predictions;
 mod registry;
 pub mod report;
 pub mod schedules;
 pub mod tensorboard;
+pub mod timeline;
 pub mod train;
 
 pub use answer::{Prediction, Trained};

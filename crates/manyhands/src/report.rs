@@ -54,6 +54,12 @@ pub struct Report {
     /// What moved between workers and servers, and what was saved of it; none without servers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traffic: Option<ServerTraffic>,
+    /// With a timeline: the share of its steps in which each worker had nothing to do.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bubbles: Vec<f64>,
+    /// How long a step takes.
+    #[serde(default)]
+    pub step: StepSeconds,
     /// Memory in use.
     pub memory: Memory,
     /// Energy of the processor packages.
@@ -142,6 +148,24 @@ pub struct Setup {
     pub kernel_set: String,
 }
 
+/// Seconds of a full step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StepSeconds {
+    /// What the planner said, where it was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted: Option<f64>,
+    /// The median of this run; none where there were too few steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured: Option<f64>,
+}
+
+/// The shares of steps in which workers had nothing to do, in words.
+fn bubbles_text(bubbles: &[f64]) -> String {
+    let each = bubbles.iter().enumerate();
+    let each = each.map(|(worker, share)| format!("worker {worker} {:.1} %", 100.0 * share));
+    format!("without work: {}", each.collect::<Vec<_>>().join(", "))
+}
+
 /// What a worker process did.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerReport {
@@ -199,6 +223,10 @@ impl Report {
         }
         lines.push(entry("time", &self.time_text()));
         lines.push(entry("set-up", &self.setup_text()));
+        lines.extend(self.step_text().map(|text| entry("step", &text)));
+        if !self.bubbles.is_empty() {
+            lines.push(entry("bubbles", &bubbles_text(&self.bubbles)));
+        }
         if !self.workers.is_empty() {
             lines.push(entry("workers", &self.workers_text()));
         }
@@ -234,6 +262,16 @@ impl Report {
         let shares: Vec<String> = self.seconds.parts().into_iter().filter_map(share).collect();
         let rate = grouped(self.samples_per_second.max(0.0).round() as u64);
         format!("{} ({}); {rate} samples/s", duration(total), shares.join(", "))
+    }
+
+    /// What was predicted of a step, beside what was measured.
+    fn step_text(&self) -> Option<String> {
+        let predicted = self.step.predicted?;
+        let measured = self.step.measured.map_or_else(
+            || "there were too few steps to measure".to_string(),
+            |measured| format!("measured {:.3} ms", measured * 1e3),
+        );
+        Some(format!("predicted {:.3} ms, {measured}", predicted * 1e3))
     }
 
     fn setup_text(&self) -> String {

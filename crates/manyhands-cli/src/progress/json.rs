@@ -40,6 +40,7 @@ impl<W: Write + Send> View for JsonLines<W> {
                 step_event(step)
             }
             Event::Planned(planned) => planned_event(planned),
+            Event::Strategies(plan) => json!({ "event": "strategies", "plan": plan }),
             Event::SetUp(set_up) => set_up_event(set_up),
             Event::Evaluated(evaluated) => evaluated_event(evaluated),
             Event::Checkpointed { step, folder } => {

@@ -63,6 +63,7 @@ impl<W: Write + Send> View for Lines<W> {
 pub(crate) fn line(event: &Event) -> Option<String> {
     match event {
         Event::Planned(planned) => Some(planned_line(planned)),
+        Event::Strategies(plan) => Some(crate::plan::describe(plan)),
         Event::SetUp(set_up) => Some(set_up_line(set_up)),
         Event::Cluster(news) => Some(format!("cluster: {news}")),
         Event::Warned(warning) => Some(format!("warning: {warning}")),

@@ -12,6 +12,7 @@ mod server;
 
 mod faults;
 mod fleet;
+mod meshes;
 mod pairs;
 mod points;
 mod reading;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::fleet::{Fleet, PATIENCE, assert_calm, ledger, long_scene, scene_for_newcomers};
+use crate::fleet::{Fleet, PATIENCE, assert_calm, ledger, long_scene, scene_for_servers};
 use crate::scene::{JOB, Scene, table};
 
 /// Asks for parameters on so many servers, all that can be.
@@ -103,7 +103,7 @@ fn kill_several(fleet: &mut Fleet<'_>, word: &str, n: usize) -> usize {
 
 #[test]
 fn killed_servers_cost_nothing_where_others_have_what_they_held() {
-    let scene = scene_for_newcomers();
+    let scene = long_scene();
     on_servers(&scene, 3, "replication = 2\n");
     let mut fleet = train_beside(&scene, "out");
     assert_eq!(kill_several(&mut fleet, "server", 3), 3, "{}", fleet.words());
@@ -126,7 +126,7 @@ fn assert_proven(scene: &Scene, fleet: &mut Fleet<'_>, servers: &[String]) {
 
 #[test]
 fn servers_and_workers_killed_one_after_the_other_give_the_same_bits_and_a_proven_history() {
-    let scene = scene_for_newcomers();
+    let scene = long_scene();
     on_servers(&scene, 3, "replication = 2\n");
     let mut fleet = Fleet::start(&scene, 0);
     fleet.note_history("history.jsonl");
@@ -151,7 +151,7 @@ fn servers_and_workers_killed_one_after_the_other_give_the_same_bits_and_a_prove
 
 #[test]
 fn a_history_of_a_run_that_went_on_from_a_checkpoint_has_two_lives() {
-    let scene = long_scene();
+    let scene = scene_for_servers();
     on_servers(&scene, 2, "replication = 1\n");
     let mut fleet = Fleet::start(&scene, 0);
     fleet.note_history("history.jsonl");
@@ -171,7 +171,7 @@ fn a_history_of_a_run_that_went_on_from_a_checkpoint_has_two_lives() {
 
 #[test]
 fn parameters_that_one_server_held_are_taken_from_the_checkpoint() {
-    let scene = long_scene();
+    let scene = scene_for_servers();
     on_servers(&scene, 2, "replication = 1\n");
     let mut fleet = train_beside(&scene, "out");
     fleet.wait_for_checkpoint("out");
@@ -184,7 +184,7 @@ fn parameters_that_one_server_held_are_taken_from_the_checkpoint() {
 
 #[test]
 fn a_run_goes_on_with_another_number_of_servers() {
-    let scene = long_scene();
+    let scene = scene_for_servers();
     on_servers(&scene, 2, "");
     let mut fleet = train_beside(&scene, "out");
     fleet.wait_for_checkpoint("out");
@@ -200,7 +200,7 @@ fn a_run_goes_on_with_another_number_of_servers() {
 
 #[test]
 fn a_run_goes_on_with_more_servers_than_it_had() {
-    let scene = long_scene();
+    let scene = scene_for_servers();
     on_servers(&scene, 1, "");
     let mut fleet = train_beside(&scene, "out");
     fleet.wait_for_checkpoint("out");
@@ -223,7 +223,7 @@ fn a_run_goes_on_with_more_servers_than_it_had() {
 
 #[test]
 fn a_drained_worker_gives_the_parameters_that_it_holds_to_another() {
-    let scene = long_scene();
+    let scene = scene_for_servers();
     on_servers(&scene, 1, "");
     let mut fleet = Fleet::start(&scene, 3);
     fleet.train("out", &[]);
@@ -246,7 +246,7 @@ fn a_drained_worker_gives_the_parameters_that_it_holds_to_another() {
 
 #[test]
 fn a_server_beside_a_job_without_servers_asks_once() {
-    let scene = long_scene();
+    let scene = scene_for_servers();
     let mut fleet = Fleet::start(&scene, 1);
     let address = fleet.address.clone();
     let join = ["server", "--join", &address, "--secret", "secret", "--name", "idle"];
@@ -262,7 +262,7 @@ fn a_server_beside_a_job_without_servers_asks_once() {
 
 #[test]
 fn workers_hold_parameters_where_servers_are_missing_and_servers_come_and_go() {
-    let scene = long_scene();
+    let scene = scene_for_servers();
     on_servers(&scene, 2, "");
     let mut fleet = Fleet::start(&scene, 2);
     fleet.train("out", &[]);
@@ -328,7 +328,7 @@ fn asynchronous_training_keeps_its_promise_and_learns() {
 
 #[test]
 fn a_frozen_worker_holds_nobody_up_where_workers_take_turns() {
-    let scene = long_scene();
+    let scene = scene_for_servers();
     let job = String::from_utf8(scene.read("job.toml")).unwrap();
     let keys = "strategy = \"parameter_server\"\nconsistency = \"ssp\"\nstaleness = 1\n";
     scene.write("job.toml", format!("{job}\n[distribute]\n{keys}"));

@@ -154,3 +154,20 @@ fn status_shows_servers_steps_and_bounds_where_workers_do_not_wait() {
     check_status("ssp", Some(4));
     check_status("adaptive", None);
 }
+
+/// With a threshold that nothing reaches, and fewer steps than updates may be held back, nothing goes by itself: the model has learned something only if what is held goes
+/// in the end.
+#[test]
+fn what_is_held_back_is_in_the_model_at_the_end() {
+    let scene = Scene::empty();
+    scene.write("train.csv", table(101));
+    let job = JOB.replace("epochs = 10", "epochs = 1");
+    let held = "significance = 1000000.0\n";
+    scene.write("job.toml", on_servers(&job, "consistency = \"ssp\"", held));
+    trained(&scene, "out");
+    // So slowly that the numbers stay as they began.
+    scene.write("job.toml", job.replace("rate = 0.01", "rate = 1e-30"));
+    scene.succeed(&["train", "job.toml", "--out", "first", "--quiet"]);
+    let of = |out: &str| scene.read(&format!("{out}/model.safetensors"));
+    assert!(of("out") != of("first"), "the model is as it began");
+}

@@ -10,7 +10,7 @@ use crate::cluster::{LocalCluster, LocalWorkers, Route, Straggling};
 use crate::error::Error;
 use crate::job::{Consistency, Job, Strategy};
 use crate::report::Report;
-use crate::train::{Callback, Control, Event, Trainer};
+use crate::train::{Callback, Control, Evaluated, Event, Trainer};
 
 /// The most processes of a kind that are started on one machine.
 const MOST_PROCESSES: usize = 64;
@@ -23,6 +23,7 @@ pub struct ConsistencyBench {
     n_workers: usize,
     n_servers: usize,
     target: Option<Target>,
+    glimpses_per_epoch: usize,
 }
 
 /// With what a job is trained.
@@ -83,8 +84,12 @@ pub struct ConsistencyRun {
     pub setting: String,
     /// From the first step to the last, evaluations included.
     pub seconds: f64,
-    /// Until the target was reached, if it was.
+    /// Until the target was reached, if it was, by what the model was at several moments of an epoch. Measurements and checkpoints are left out.
     pub seconds_to_target: Option<f64>,
+    /// Steps until then.
+    pub steps_to_target: Option<usize>,
+    /// Until the end of the epoch in which it was reached, measurements included.
+    pub seconds_to_target_by_epochs: Option<f64>,
     /// The share of the workers' time in which they did not compute.
     pub waiting: f64,
     /// The share of it in which they moved parameters, waits for servers included.
@@ -98,11 +103,12 @@ pub struct ConsistencyRun {
 }
 
 impl ConsistencyBench {
-    /// A measurement with a job, and what is to be reached on its validation data.
+    /// A measurement with a job, and what is to be reached on its validation data, which is looked at so often in an epoch.
     pub fn new(
         job: Job,
         places: BenchPlaces,
         target: Option<&str>,
+        glimpses_per_epoch: usize,
     ) -> Result<ConsistencyBench, NoMeasurement> {
         let BenchPlaces { folder, scratch, n_workers, n_servers } = places;
         for (option, n) in [("--workers", n_workers), ("--servers", n_servers)] {
@@ -114,7 +120,15 @@ impl ConsistencyBench {
             return Err(NoMeasurement::NoValidation);
         }
         let target = target.map(|text| Target::of(&job, text)).transpose()?;
-        Ok(ConsistencyBench { job, folder, scratch, n_workers, n_servers, target })
+        Ok(ConsistencyBench {
+            job,
+            folder,
+            scratch,
+            n_workers,
+            n_servers,
+            target,
+            glimpses_per_epoch,
+        })
     }
 
     /// Trains once.
@@ -142,7 +156,9 @@ impl ConsistencyBench {
         let seen = Arc::<Mutex<Seen>>::default();
         let watching = Watching { target: self.target.clone(), seen: Arc::clone(&seen) };
         let trainer = Trainer::new(job, &self.folder).out(&self.scratch).discard_unfinished(true);
+        let glimpses = self.target.as_ref().map_or(0, |_| self.glimpses_per_epoch);
         let trainer = trainer.threads(1).callback(watching).cluster(cluster.address());
+        let trainer = trainer.glimpses(glimpses);
         let outcome = trainer.run();
         drop(cluster);
         remove(&self.scratch);
@@ -163,6 +179,8 @@ struct Seen {
     first: Option<f64>,
     last: f64,
     to_target: Option<f64>,
+    to_target_by_epochs: Option<f64>,
+    steps_to_target: Option<usize>,
     value: Option<f64>,
     decisions: Vec<String>,
 }
@@ -184,6 +202,8 @@ impl Seen {
             setting: setting.name(),
             seconds,
             seconds_to_target: self.to_target,
+            steps_to_target: self.steps_to_target,
+            seconds_to_target_by_epochs: self.to_target_by_epochs,
             waiting: (1.0 - computed / all).max(0.0),
             moving: moved / all,
             grains: report.workers.iter().map(|worker| worker.grains).collect(),
@@ -198,6 +218,18 @@ struct Watching {
     seen: Arc<Mutex<Seen>>,
 }
 
+impl Watching {
+    fn value(&self, found: &Evaluated) -> Option<f64> {
+        let name = self.target.as_ref().map_or("loss", |target| target.measure.as_str());
+        found.values.get(name).copied()
+    }
+
+    fn is_reached(&self, found: &Evaluated) -> bool {
+        let (Some(target), Some(value)) = (&self.target, self.value(found)) else { return false };
+        target.is_reached(value)
+    }
+}
+
 impl Callback for Watching {
     fn on_event(&mut self, event: &Event) -> Control {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -207,15 +239,15 @@ impl Callback for Watching {
                 seen.last = done.seconds;
             }
             Event::Evaluated(found) if found.part == "validation" => {
-                let name = self.target.as_ref().map_or("loss", |target| target.measure.as_str());
-                seen.value = found.values.get(name).copied();
-                let is_reached = match (&self.target, seen.value) {
-                    (Some(target), Some(value)) => target.is_reached(value),
-                    _ => false,
-                };
-                if is_reached && seen.to_target.is_none() {
-                    seen.to_target = Some(seen.last - seen.first.unwrap_or(0.0));
+                seen.value = self.value(found);
+                if self.is_reached(found) && seen.to_target_by_epochs.is_none() {
+                    seen.to_target_by_epochs = Some(seen.last - seen.first.unwrap_or(0.0));
                 }
+            }
+            Event::Glimpsed { seconds, found } if self.is_reached(found) => {
+                seen.to_target = Some(seconds - seen.first.unwrap_or(0.0));
+                seen.steps_to_target = Some(found.step);
+                return Control::Stop;
             }
             Event::Cluster(sentence) if sentence.contains("ahead of the slowest") => {
                 seen.decisions.push(sentence.to_string());

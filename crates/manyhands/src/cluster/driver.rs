@@ -20,7 +20,8 @@ use manyhands_net::membership::message::{Go, Reach, Submit};
 use manyhands_net::secure::Secret;
 use manyhands_net::station::{Route, Station, public_address};
 
-use super::programs::{DriverPlan, ServersPlan, grain_counts, programs};
+use super::meshes::Formations;
+use super::programs::{DriverPlan, ServersPlan, grain_counts, n_members, programs};
 use super::servers::{ServerTraffic, TablesOfDriver};
 use super::serving::{KEPT, accept};
 use super::table::{Shared, Table};
@@ -28,6 +29,8 @@ use super::turns::Turns;
 use super::words::WorkSeconds;
 use crate::checkpoint::NamedTensor;
 use crate::error::Error;
+use crate::job::MeshPlan;
+use crate::mesh::ShownSpan;
 use crate::report::WorkerReport;
 use crate::train::{Purpose, Recipe, Session, SetUp, Step, Steps};
 
@@ -60,8 +63,8 @@ pub struct ClusterAddress {
 /// Steps that are done by workers.
 pub(crate) struct Remote<'a> {
     recipe: &'a Recipe,
-    shared: Arc<Shared>,
-    follower: Follower<Event>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) follower: Follower<Event>,
     accepting: Option<JoinHandle<()>>,
     began: Instant,
     submitted: VecDeque<u64>,
@@ -83,6 +86,8 @@ pub(crate) struct Remote<'a> {
     said: Receiver<String>,
     /// When the coordinator was last told how the job stands.
     stood: Option<Instant>,
+    /// Where the model is spread over workers.
+    pub(super) mesh: Option<MeshPlan>,
 }
 
 impl<'a> Remote<'a> {
@@ -99,6 +104,8 @@ impl<'a> Remote<'a> {
         let station = Station::open(address.bind, address.secret.clone(), address.route)?;
         let station = Arc::new(station);
         let mut programs = programs(recipe, plan)?;
+        let mesh = plan.mesh.as_ref();
+        programs.is_meshed = mesh.is_some();
         let public = public_address(&address.coordinator, address.bind)?;
         let (say, said) = channel();
         let (mut tables, sentence) = match &plan.servers {
@@ -115,7 +122,11 @@ impl<'a> Remote<'a> {
         let submit = Submit {
             name: name.to_string(),
             instance: Instance(random_number()?),
-            grains: grain_counts(recipe, n_samples),
+            grains: match mesh {
+                // Every place of a mesh is a member, whoever has which grains.
+                Some(plan) => n_members(plan.mesh.n_workers()),
+                None => grain_counts(recipe, n_samples),
+            },
             kernel_set: KERNEL_SET.to_string(),
             driver: Reach { host: host_id().to_string(), addresses: station.addresses(public) },
             follows: None,
@@ -124,7 +135,15 @@ impl<'a> Remote<'a> {
         let is_with_workers = |tensor: &&NamedTensor| {
             tables.as_ref().is_none_or(|tables| tables.is_with_workers(&tensor.name))
         };
-        let of_workers = state.iter().filter(is_with_workers).cloned().collect();
+        let of_workers = match mesh {
+            // Places are given theirs.
+            Some(_) => Vec::new(),
+            None => state.iter().filter(is_with_workers).cloned().collect(),
+        };
+        let formations = |plan: &MeshPlan| {
+            let grains = grain_counts(recipe, n_samples);
+            Formations::new(plan.mesh, grains, (steps, state.clone()))
+        };
         let table = Table {
             done: steps,
             finished: steps,
@@ -133,6 +152,7 @@ impl<'a> Remote<'a> {
             is_filling: tables.is_some(),
             turns: plan.servers.as_ref().and_then(ServersPlan::drift).map(Turns::new),
             news: sentence.into_iter().collect(),
+            mesh: mesh.map(formations),
             ..Table::default()
         };
         let shared = Arc::new(Shared {
@@ -176,6 +196,7 @@ impl<'a> Remote<'a> {
             tables,
             said,
             stood: None,
+            mesh: plan.mesh.clone(),
         })
     }
 
@@ -206,29 +227,59 @@ impl<'a> Remote<'a> {
     }
 
     /// Waits until `take` finds what it looks for.
-    fn wait<T>(&self, mut take: impl FnMut(&mut Table) -> Option<T>) -> Result<T, Error> {
-        let mut table = self.shared.table();
+    pub(super) fn wait<T>(
+        &self,
+        mut take: impl FnMut(&mut Table) -> Option<T>,
+    ) -> Result<T, Error> {
         loop {
+            self.form_mesh()?;
+            let mut table = self.shared.table();
             if let Some(found) = take(&mut table) {
                 return Ok(found);
             }
             self.check(&mut table)?;
             let waited = self.shared.changed.wait_timeout(table, LOOK_UP);
-            table = waited.unwrap_or_else(PoisonError::into_inner).0;
+            drop(waited.unwrap_or_else(PoisonError::into_inner));
         }
     }
 }
 
 impl Remote<'_> {
-    /// Has the coordinator know how a job with servers stands: steps, servers and bounds are no worker's to tell.
+    /// Waits until workers have brought what they hold back as too small to matter. One that does not answer is not waited for for ever.
+    fn await_held(&self) -> Result<(), Error> {
+        let of = |table: &mut Table| table.turns.as_mut().map_or(0, |turns| turns.n_holding());
+        self.shared.table().turns.iter_mut().for_each(Turns::release);
+        self.shared.ring();
+        let give_up = Instant::now() + STATE;
+        let n_left = self.wait(|table| match of(table) {
+            0 => Some(0),
+            n => (Instant::now() >= give_up).then_some(n),
+        })?;
+        if n_left > 0 {
+            let seconds = STATE.as_secs();
+            self.shared.table().news.push_back(format!(
+                "{n_left} workers do not answer for {seconds} s: what they hold back is not in the state"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Has the coordinator know how a job with servers or a mesh stands: steps, servers and bounds are no worker's to tell.
     fn tell_standing(&mut self) {
-        let Some(tables) = &self.tables else { return };
+        if self.tables.is_none() && self.mesh.is_none() {
+            return;
+        }
         if self.stood.is_some_and(|stood| stood.elapsed() < MOMENT) {
             return;
         }
         self.stood = Some(Instant::now());
-        let standing = tables.standing(&self.shared.table());
-        self.follower.note(Event::Stands(Box::new(standing)));
+        let table = self.shared.table();
+        let of_servers = self.tables.as_ref().map(|tables| tables.standing(&table));
+        let standing = of_servers.or_else(|| table.standing_of_mesh());
+        drop(table);
+        if let Some(standing) = standing {
+            self.follower.note(Event::Stands(Box::new(standing)));
+        }
     }
 
     /// Has people told of what is missing: the coordinator, or workers.
@@ -326,9 +377,11 @@ impl<'a> Steps<'a> for Remote<'a> {
         // Of the first step there is no loss to stand for it.
         let loss = loss.ok_or(Error::WorkersLost { step: number })?;
         let mut table = self.shared.table();
-        let slowest = match table.turns {
-            Some(_) => number,
-            None => table.slowest().unwrap_or(number).min(number),
+        let is_apart = table.turns.is_some() || table.mesh.is_some();
+        let slowest = match is_apart {
+            // Nobody does again what is done.
+            true => number,
+            false => table.slowest().unwrap_or(number).min(number),
         };
         table.steps.retain(|step, _| step + KEPT > slowest);
         Ok(loss)
@@ -344,9 +397,17 @@ impl<'a> Steps<'a> for Remote<'a> {
         // Apart from what follows, so that the table is not locked while servers are asked.
         let takes_turns = self.shared.table().turns.is_some();
         if let (Some(tables), Some((_, before)), true) = (&self.tables, &self.newest, takes_turns) {
-            // Everything that changes is there.
+            // Everything that changes is there, or comes now.
+            if tables.workers_hold_back() {
+                self.await_held()?;
+            }
             let mut tensors = before.clone();
             tables.overlay(steps, &mut tensors)?;
+            self.newest = Some((steps, tensors.clone()));
+            return Ok(tensors);
+        }
+        if self.mesh.is_some() {
+            let tensors = self.tensors_of_mesh(steps)?;
             self.newest = Some((steps, tensors.clone()));
             return Ok(tensors);
         }
@@ -378,6 +439,17 @@ impl<'a> Steps<'a> for Remote<'a> {
         Ok(tensors)
     }
 
+    fn glimpse(&mut self) -> Result<Option<Vec<NamedTensor>>, Error> {
+        let takes_turns = self.shared.table().turns.is_some();
+        let (Some(tables), Some((_, before)), true) = (&self.tables, &self.newest, takes_turns)
+        else {
+            return Ok(None);
+        };
+        let mut tensors = before.clone();
+        tables.overlay(self.shared.table().done, &mut tensors)?;
+        Ok(Some(tensors))
+    }
+
     fn answering(&mut self) -> Result<&mut Session<'a>, Error> {
         let steps = self.shared.table().done;
         if self.answers_for != Some(steps) {
@@ -398,6 +470,19 @@ impl<'a> Steps<'a> for Remote<'a> {
             seconds: *seconds,
         };
         table.work.iter().map(report).collect()
+    }
+
+    fn has_spans(&self) -> bool {
+        self.shared.table().mesh.is_some()
+    }
+
+    fn spans(&mut self) -> Vec<(u64, Vec<Vec<ShownSpan>>)> {
+        let mut table = self.shared.table();
+        let n_places = table.mesh.as_ref().and_then(|mesh| mesh.places()).map_or(0, <[u64]>::len);
+        match n_places {
+            0 => Vec::new(),
+            n => table.spans.take_whole(n),
+        }
     }
 
     fn traffic(&self) -> Option<ServerTraffic> {
@@ -439,18 +524,25 @@ fn follow(shared: &Shared, action: Action) {
     let mut table = shared.table();
     match action {
         Action::Start { go } => {
-            let is_holding = go.is_holding();
-            let Go { members, steps, reason, .. } = *go;
+            let is_holding = go.is_holding() && table.mesh.is_none();
+            let Go { view, members, steps, reason, .. } = *go;
+            let some_leave = members.iter().any(|seat| seat.is_leaving);
+            table.mesh.iter_mut().for_each(|mesh| mesh.begin_view(view, some_leave));
             let names: Vec<String> = members.into_iter().map(|seat| seat.name).collect();
             let workers = if names.len() == 1 { "worker" } else { "workers" };
-            let sentence = format!("{} {workers} from step {steps}: {reason}", names.len());
+            // In a mesh their own steps mean nothing.
+            let from = match table.mesh {
+                Some(_) => String::new(),
+                None => format!(" from step {steps}"),
+            };
+            let sentence = format!("{} {workers}{from}: {reason}", names.len());
             table.news.push_back(sentence);
             (table.members, table.members_since) = (names, steps);
             let done = table.done;
             // Who is one behind does its step again; who is further behind has only what the job started from. But the members may have done
             // steps of this view, and told so, before this was heard.
             let has_told = table.members.iter().any(|name| table.told_by(name) >= done);
-            if steps + 1 < done && !has_told && table.turns.is_none() {
+            if steps + 1 < done && !has_told && table.turns.is_none() && table.mesh.is_none() {
                 table.lost_at = Some(done);
             }
             table.take_turns_back();

@@ -70,7 +70,7 @@ impl JobAtHand {
     }
 
     /// Asks the driver for a step and, unless this worker reads them itself, the inputs of these grains.
-    fn want(&mut self, step: u64, grains: Vec<Range<usize>>) -> Result<(), Halt> {
+    pub(super) fn want(&mut self, step: u64, grains: Vec<Range<usize>>) -> Result<(), Halt> {
         let mut reads = false;
         if let Some(reading) = &mut self.reading {
             if let Some(news) = reading.news() {
@@ -163,7 +163,7 @@ impl JobAtHand {
     }
 
     /// How many samples a grain of a step has.
-    fn samples_of(&self, grain: usize, inputs: &StepInputs) -> usize {
+    pub(super) fn samples_of(&self, grain: usize, inputs: &StepInputs) -> usize {
         self.grain.min(inputs.n_samples.saturating_sub(grain * self.grain))
     }
 }

@@ -12,6 +12,7 @@ use manyhands_program::{RATE, Role, STEP};
 
 use super::halt::{Halt, driver_halt};
 use super::lent_sums::lend_sums;
+use super::meshes::MeshAtHand;
 use super::outer::Outer;
 use super::overlap::Staging;
 use super::plane::LOSSES;
@@ -65,6 +66,10 @@ pub(super) struct JobAtHand {
     pub(super) table: Option<TableAtHand>,
     /// Where grains are given rows of tables.
     pub(super) rows: Option<RowsOfGrains>,
+    /// Whether the model is spread over workers, and the place in that which this worker has.
+    pub(super) is_meshed: bool,
+    pub(super) mesh: Option<MeshAtHand>,
+    pub(super) threads: usize,
 }
 
 impl JobAtHand {
@@ -118,6 +123,9 @@ impl JobAtHand {
             lending,
             table: None,
             rows,
+            is_meshed: programs.is_meshed,
+            mesh: None,
+            threads,
         })
     }
 

@@ -11,11 +11,13 @@ use std::time::{Duration, Instant};
 
 use manyhands_net::collective::{CollectiveError, Group};
 use manyhands_net::control::Follower;
+use manyhands_net::mail::Mail;
 use manyhands_net::membership::assign::{measured_again, not_measured_lately};
 use manyhands_net::membership::identity::{MemberId, ViewId};
 use manyhands_net::membership::message::{Go, Grains, Peer};
 use manyhands_net::membership::worker::Event;
 use manyhands_net::station::{Station, StationError};
+use manyhands_net::transport::Link;
 
 use super::halt::{Halt, driver_halt};
 use super::job_at_hand::JobAtHand;
@@ -277,6 +279,9 @@ impl Plane<'_> {
             job.tell_losses(LOSSES)?;
         }
         self.give_state(go, rank, stop)?;
+        if self.job.as_ref().is_some_and(|job| job.is_meshed) {
+            return self.mesh_of_view(go, rank, stop, drain);
+        }
         if go.is_holding() {
             return self.hold(go.steps, stop);
         }
@@ -385,30 +390,20 @@ impl Plane<'_> {
         Ok(())
     }
 
-    /// Links to all other members: those of higher rank call.
+    /// Links to all other members.
     fn meet_members(&self, go: &Go, rank: usize, stop: &Arc<AtomicBool>) -> Result<Group, Halt> {
-        let deadline = Instant::now() + MEETING;
-        let stopped = || is_set(stop);
-        let mut links = Vec::with_capacity(go.members.len());
-        for (other, seat) in go.members.iter().enumerate() {
-            if other == rank {
-                links.push(None);
-                continue;
-            }
-            let link = match other < rank {
-                true => {
-                    let key = key_of(go, "sums", go.members[rank].id);
-                    self.station.call(&seat.addresses, &seat.host, &key, deadline, stopped)
-                }
-                false => self.station.await_call(&key_of(go, "sums", seat.id), deadline, stopped),
-            };
-            let mut link = link.map_err(|error| no_link(Peer::Member(seat.id), &error))?;
-            if let Some(lending) = self.job.as_ref().and_then(|job| job.lending.as_ref()) {
-                let lost = |error| Halt::Lost(Peer::Member(seat.id), format!("{error}"));
+        let mut links = self.links_to(go, rank, go.members.len(), "sums", stop)?;
+        for (other, link) in links.iter_mut().enumerate() {
+            if let (Some(link), Some(lending)) =
+                (link.as_mut(), self.job.as_ref().and_then(|job| job.lending.as_ref()))
+            {
+                let lost =
+                    |error| Halt::Lost(Peer::Member(go.members[other].id), format!("{error}"));
                 link.lend(lending).map_err(lost)?;
             }
-            links.push(Some(self.watcher.watch_sums(link)));
         }
+        let links = links.into_iter().map(|link| link.map(|link| self.watcher.watch_sums(link)));
+        let links = links.collect();
         let mut group = Group::new(rank, links).map_err(|error| lost_in(go, error))?;
         group.set_abort_flag(Arc::clone(stop));
         // The coordinator decides who is lost; this is for the case that it does not come back.
@@ -417,6 +412,42 @@ impl Plane<'_> {
             group.stay_awake_for(AWAKE);
         }
         Ok(group)
+    }
+
+    /// Links to all others of the first `n` members, for something: those of higher rank call.
+    pub(super) fn links_to(
+        &self,
+        go: &Go,
+        rank: usize,
+        n: usize,
+        what: &str,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<Vec<Option<Box<dyn Link>>>, Halt> {
+        let deadline = Instant::now() + MEETING;
+        let stopped = || is_set(stop);
+        let mut links = Vec::with_capacity(n);
+        for (other, seat) in go.members.iter().enumerate().take(n) {
+            if other == rank {
+                links.push(None);
+                continue;
+            }
+            let link = match other < rank {
+                true => {
+                    let key = key_of(go, what, go.members[rank].id);
+                    self.station.call(&seat.addresses, &seat.host, &key, deadline, stopped)
+                }
+                false => self.station.await_call(&key_of(go, what, seat.id), deadline, stopped),
+            };
+            links.push(Some(link.map_err(|error| no_link(Peer::Member(seat.id), &error))?));
+        }
+        Ok(links)
+    }
+
+    /// Has mail stay awake for a while before it sleeps, where every member on this machine has a core for itself.
+    pub(super) fn keep_awake(&self, go: &Go, rank: usize, mail: &mut Mail) {
+        if have_cores(go, rank) {
+            mail.stay_awake_for(AWAKE);
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use super::offer::DataOffer;
 use super::outer::LocalRule;
 use super::words::{PlanPrograms, Programs};
 use crate::error::Error;
-use crate::job::{Consistency, DistributeSpec, LocalSpec, OnServers, Overlap, Strategy};
+use crate::job::{Consistency, DistributeSpec, LocalSpec, MeshPlan, OnServers, Overlap, Strategy};
 use crate::model::LABEL;
 use crate::train::{Purpose, Recipe};
 
@@ -21,6 +21,8 @@ pub(crate) struct DriverPlan {
     overlap: Overlap,
     /// Under the strategy `parameter_server`.
     pub(super) servers: Option<ServersPlan>,
+    /// Where the model is spread over workers.
+    pub(super) mesh: Option<MeshPlan>,
 }
 
 /// What a job says of servers.
@@ -53,6 +55,7 @@ impl DriverPlan {
         n_samples: usize,
         n_steps: usize,
         offer: Option<DataOffer>,
+        mesh: Option<MeshPlan>,
     ) -> DriverPlan {
         let local = (distribute.strategy == Strategy::Local).then(|| {
             let LocalSpec { steps, outer } = distribute.local.unwrap_or_default();
@@ -67,7 +70,7 @@ impl DriverPlan {
             staleness: distribute.staleness_bound(),
             traffic: distribute.traffic.unwrap_or_default().of_table(),
         });
-        DriverPlan { n_samples, threads, local, offer, overlap, servers }
+        DriverPlan { n_samples, threads, local, offer, overlap, servers, mesh }
     }
 }
 
@@ -82,10 +85,13 @@ pub(super) fn grain_counts(recipe: &Recipe, n_samples: usize) -> GrainCounts {
     }
 }
 
-/// The programs of full steps and of an epoch's last.
-pub(super) fn programs(recipe: &Recipe, plan: &DriverPlan) -> Result<Programs, Error> {
-    let DriverPlan { n_samples, threads, local, overlap, .. } = *plan;
-    let offer = plan.offer.clone();
+/// As many members as there are places in a mesh, for the coordinator, which gives each at least one grain.
+pub(super) fn n_members(n_places: usize) -> GrainCounts {
+    GrainCounts { full: n_places as u32, last: n_places as u32, steps_per_epoch: 1 }
+}
+
+/// The programs of full steps, and of an epoch's last where it has fewer samples.
+pub(crate) fn plan_programs(recipe: &Recipe, n_samples: usize) -> Result<Vec<PlanPrograms>, Error> {
     let full = recipe.batch.min(n_samples);
     let rest = n_samples % recipe.batch;
     let sizes = if rest == 0 || rest == full { vec![full] } else { vec![full, rest] };
@@ -95,7 +101,14 @@ pub(super) fn programs(recipe: &Recipe, plan: &DriverPlan) -> Result<Programs, E
         let (n_grains, indices, last_indices) = (recipe.n_grains(n_samples), None, None);
         Ok(PlanPrograms { n_samples, n_grains, program, last, indices, last_indices })
     };
-    let plans = sizes.into_iter().map(plan).collect::<Result<Vec<_>, Error>>()?;
+    sizes.into_iter().map(plan).collect()
+}
+
+/// What a driver tells workers of a job.
+pub(super) fn programs(recipe: &Recipe, plan: &DriverPlan) -> Result<Programs, Error> {
+    let DriverPlan { n_samples, threads, local, overlap, .. } = *plan;
+    let offer = plan.offer.clone();
+    let plans = plan_programs(recipe, n_samples)?;
     let bytes = |input: &manyhands_data::Input| {
         input.shape.iter().product::<usize>() * input.element.size()
     };
@@ -111,6 +124,6 @@ pub(super) fn programs(recipe: &Recipe, plan: &DriverPlan) -> Result<Programs, E
     let target = recipe.encoding.target().ok_or(Error::NoLabels)?;
     inputs.push((LABEL.to_string(), bytes(target)));
     let grain = recipe.grain;
-    let table = None;
-    Ok(Programs { plans, inputs, places, grain, local, threads, offer, overlap, table })
+    let (table, is_meshed) = (None, false);
+    Ok(Programs { plans, inputs, places, grain, local, threads, offer, overlap, table, is_meshed })
 }

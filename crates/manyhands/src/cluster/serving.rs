@@ -66,6 +66,7 @@ fn serve(shared: &Shared, link: Box<dyn Link>, number: u64, name: String) {
     let mut table = shared.table();
     table.talks.remove(&number);
     table.turns.iter_mut().for_each(|turns| turns.lose(number));
+    table.mesh.iter_mut().for_each(|mesh| mesh.lose(number));
     if table.talks.is_empty() {
         table.readiness.none_is_left();
     }
@@ -94,13 +95,19 @@ struct Wanted {
 
 impl Serving<'_> {
     fn run(&mut self, bell: &OwnedFd) -> Result<(), TalkError> {
-        self.talk.say(&FromDriver::Programs(Box::new(self.shared.programs.clone())), &[])?;
+        let mut programs = self.shared.programs.clone();
+        if programs.is_meshed {
+            // Each place has its own.
+            programs.plans.clear();
+        }
+        self.talk.say(&FromDriver::Programs(Box::new(programs)), &[])?;
         let until = Until { deadline: None, stop: &self.shared.stop };
         loop {
             let mut moved = self.give_inputs()?;
             self.ask_state()?;
             self.ask_to_serve()?;
             self.give_turn()?;
+            moved |= self.give_place()?;
             moved |= self.talk.push()?;
             if let Some(message) = self.talk.hear(&mut moved)? {
                 self.take(message)?;
@@ -144,6 +151,23 @@ impl Serving<'_> {
                 self.shared.table().readiness.one_is_ready();
                 self.wanted.push_back(Wanted { step, grains, reads });
             }
+            FromWorker::Stands { view, standing } => {
+                let mut table = self.shared.table();
+                let number = self.number;
+                table.mesh.iter_mut().for_each(|mesh| mesh.stands(number, view, standing));
+                drop(table);
+                self.shared.changed.notify_all();
+            }
+            FromWorker::Parts { formation, steps, units, tensors: heads } => {
+                if let Ok(parts) = tensors(heads, self.talk.bytes()) {
+                    let mut table = self.shared.table();
+                    if let Some(mesh) = &mut table.mesh {
+                        mesh.take_parts((formation, steps), units, parts);
+                    }
+                    drop(table);
+                    self.shared.changed.notify_all();
+                }
+            }
             FromWorker::WantsTurns { round } => {
                 let mut table = self.shared.table();
                 table.readiness.one_is_ready();
@@ -151,12 +175,20 @@ impl Serving<'_> {
                 drop(table);
                 self.shared.ring();
             }
+            FromWorker::Released { round } => {
+                let mut table = self.shared.table();
+                table.turns.iter_mut().for_each(|turns| turns.released(self.number, round));
+                self.shared.changed.notify_all();
+            }
             FromWorker::TurnDone { round, loss, work } => {
                 let mut table = self.shared.table();
                 table.note_work(&self.name, work);
                 table.turn_done(self.number, round, loss, work.seconds.compute);
                 drop(table);
                 self.shared.ring();
+            }
+            FromWorker::Spans { step, place, spans } => {
+                self.shared.table().spans.tell(step, place, spans);
             }
             FromWorker::Done { loss, work } => {
                 let mut table = self.shared.table();
@@ -282,6 +314,30 @@ impl Serving<'_> {
         let Some(message) = turns.message_for(self.number) else { return Ok(()) };
         drop(table);
         self.talk.say(&message, &[])
+    }
+
+    /// Gives the worker its place in a mesh and what it holds there, or asks it for parts of the state. Whether something was said.
+    fn give_place(&mut self) -> Result<bool, TalkError> {
+        let mut table = self.shared.table();
+        let Some(mesh) = &mut table.mesh else { return Ok(false) };
+        // What was said before has left first, so that little of the state is on the way.
+        if !self.talk.is_sent()? {
+            return Ok(false);
+        }
+        match mesh.message_for(self.number) {
+            Ok(None) => Ok(false),
+            Ok(Some((message, parts))) => {
+                drop(table);
+                let bytes: Vec<&[u8]> = parts.iter().map(|one| one.tensor.bytes()).collect();
+                self.talk.say(&message, &bytes)?;
+                Ok(true)
+            }
+            Err(error) => {
+                table.failed = Some(error);
+                self.shared.changed.notify_all();
+                Ok(false)
+            }
+        }
     }
 
     /// Has this worker be a server too, where there are too few.

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use manyhands_net::control::Teller;
 use manyhands_net::membership::driver::Event;
+use manyhands_net::membership::status::{JobStanding, WorkerStanding};
 
+use super::meshes::{Formations, StepSpans};
 use super::servers::ServerTraffic;
 use super::turns::Turns;
 use super::words::{Loss, Programs, Work, WorkSeconds};
@@ -74,6 +76,10 @@ pub(super) struct Table {
     pub(super) n_servers_wanted: usize,
     /// Turns of workers that need not wait for each other.
     pub(super) turns: Option<Turns>,
+    /// The mesh, where the model is spread over workers.
+    pub(super) mesh: Option<Formations>,
+    /// What places of the mesh did when, for a timeline.
+    pub(super) spans: StepSpans,
     /// What each worker did, by name.
     pub(super) work: BTreeMap<String, (u64, WorkSeconds)>,
     /// What all workers moved to and from servers.
@@ -128,14 +134,17 @@ pub(super) struct Connected {
 
 impl Table {
     /// Takes note that a worker has done a step. Sums are exchanged at every step, so that one speaks for all; under the strategy `local` each
-    /// goes its own way, and a step is done when all have done it. Whether that is news.
+    /// goes its own way, and in a mesh each has a part of the state, so a step is done when all have done it. Whether that is news.
     pub(super) fn done(&mut self, number: u64, loss: Loss) -> bool {
         let step = loss.step;
         if let Some(connected) = self.talks.get_mut(&number) {
             connected.done = connected.done.max(step);
         }
-        let all = self.slowest().unwrap_or(step);
-        let done = if self.is_local { all.min(step) } else { step };
+        let all = match &self.mesh {
+            Some(mesh) => self.slowest_of(mesh.places().unwrap_or_default()).unwrap_or(self.done),
+            None => self.slowest().unwrap_or(step),
+        };
+        let done = if self.is_local || self.mesh.is_some() { all.min(step) } else { step };
         // One that was cut off tells of a step after others have told of those that follow.
         let mut is_news = done > self.done;
         if let Some(loss) = loss.value().filter(|_| step > self.finished) {
@@ -219,6 +228,42 @@ impl Table {
     /// The last step that all members have done.
     pub(super) fn slowest(&self) -> Option<u64> {
         self.members.iter().map(|name| self.told_by(name).max(self.members_since)).min()
+    }
+
+    /// The last step that all of these connections have told of.
+    fn slowest_of(&self, numbers: &[u64]) -> Option<u64> {
+        let told = |number: &u64| self.talks.get(number).map_or(0, |one| one.done);
+        numbers.iter().map(told).min()
+    }
+
+    /// The connections of the view's members by rank, where they are here.
+    pub(super) fn connections(&self) -> Vec<Option<u64>> {
+        let newest = |name: &String| {
+            let own = self.talks.iter().filter(|(_, one)| one.name == *name);
+            own.map(|(number, _)| *number).max()
+        };
+        self.members.iter().map(newest).collect()
+    }
+
+    /// How a job stands whose model is spread over workers.
+    pub(super) fn standing_of_mesh(&self) -> Option<JobStanding> {
+        let mesh = self.mesh.as_ref()?;
+        let places = mesh.places().unwrap_or_default();
+        let worker = |number: &u64| {
+            let Connected { name, done, .. } = self.talks.get(number)?;
+            // One that has just taken its place has told of no step yet.
+            let step = (*done).max(mesh.steps_kept());
+            Some(WorkerStanding { name: name.clone(), step, bound: None })
+        };
+        let (steps, workers) = (self.done, places.iter().filter_map(worker).collect());
+        let mesh = Some(mesh.standing());
+        Some(JobStanding { steps, workers, mesh, ..JobStanding::default() })
+    }
+
+    /// A step up to which the state of a mesh goes, and whose loss nobody has told, nor will: who knew it is lost.
+    pub(super) fn unknown_loss(&self) -> Option<u64> {
+        let kept = self.mesh.as_ref().map_or(0, Formations::steps_kept);
+        (self.finished + 1..=kept).find(|step| !self.losses.contains_key(step))
     }
 
     /// The last step of which a member has told since it is connected.

@@ -115,6 +115,11 @@ impl Talk {
         }
     }
 
+    /// Whether everything has left.
+    pub(crate) fn is_sent(&mut self) -> Result<bool, TalkError> {
+        Ok(self.framed()?.is_sent()?)
+    }
+
     /// Waits until everything has left.
     pub(crate) fn await_sent(&mut self, until: &Until<'_>) -> Result<(), TalkError> {
         let start = Instant::now();

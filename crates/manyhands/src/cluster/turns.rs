@@ -17,12 +17,15 @@ pub(super) struct Turns {
     told: BTreeMap<u64, u64>,
     /// In which of its rounds a worker is: turns of an earlier one may still be on their way.
     rounds: BTreeMap<u64, u64>,
+    /// Workers that are to bring what they hold back and have not done so, and whether they were told.
+    holding: BTreeMap<u64, bool>,
 }
 
 impl Turns {
     pub(super) fn new(drift: Drift) -> Turns {
         let (given, told, rounds) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Turns { dispatcher: Dispatcher::new(drift), began: Instant::now(), given, told, rounds }
+        let (dispatcher, began) = (Dispatcher::new(drift), Instant::now());
+        Turns { dispatcher, began, given, told, rounds, holding: BTreeMap::new() }
     }
 
     /// How many steps should be handed over and not done.
@@ -48,8 +51,26 @@ impl Turns {
         self.given.remove(&number);
         self.told.remove(&number);
         self.rounds.remove(&number);
+        self.holding.remove(&number);
         self.dispatcher.lose(WorkerNumber(number));
         self.give();
+    }
+
+    /// All workers are to bring what they hold back.
+    pub(super) fn release(&mut self) {
+        self.holding = self.rounds.keys().map(|number| (*number, false)).collect();
+    }
+
+    /// A worker has brought it.
+    pub(super) fn released(&mut self, number: u64, round: u64) {
+        if self.rounds.get(&number) == Some(&round) {
+            self.holding.remove(&number);
+        }
+    }
+
+    /// How many workers have not brought what they were to bring.
+    pub(super) fn n_holding(&self) -> usize {
+        self.holding.len()
     }
 
     fn now(&self) -> f64 {
@@ -78,6 +99,11 @@ impl Turns {
             let n_grains = self.dispatcher.n_grains(step).unwrap_or(grains.end);
             let round = self.rounds.get(&number).copied().unwrap_or_default();
             return Some(FromDriver::Turn { round, step, grains, n_grains, bound });
+        }
+        if let Some(is_told @ false) = self.holding.get_mut(&number) {
+            *is_told = true;
+            let round = self.rounds.get(&number).copied().unwrap_or_default();
+            return Some(FromDriver::Release { round });
         }
         let worker = WorkerNumber(number);
         if self.dispatcher.is_busy(worker) || !self.rounds.contains_key(&number) {
@@ -192,6 +218,24 @@ mod tests {
         given(table.turns.as_mut().unwrap(), 2).unwrap();
         table.turn_done(2, 1, Loss::new(1, Some(1.5)), 0.1);
         assert_eq!((table.done, table.losses[&1]), (1, 1.0));
+    }
+
+    #[test]
+    fn what_is_held_back_is_waited_for_unless_its_worker_is_gone() {
+        let mut turns = turns(Drift::Bounded(1));
+        (1..=2).for_each(|number| {
+            let _ = given(&mut turns, number);
+        });
+        turns.release();
+        let is_release = |told| matches!(told, Some(FromDriver::Release { round: 1 }));
+        assert!(is_release(turns.message_for(1)) && is_release(turns.message_for(2)));
+        assert!(turns.message_for(1).is_none(), "it was told once");
+        turns.released(1, 0);
+        assert_eq!(turns.n_holding(), 2, "of a round before");
+        turns.released(1, 1);
+        assert_eq!(turns.n_holding(), 1);
+        turns.lose(2);
+        assert_eq!(turns.n_holding(), 0);
     }
 
     #[test]

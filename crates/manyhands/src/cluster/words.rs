@@ -2,10 +2,14 @@
 
 use std::ops::Range;
 
+use manyhands_net::membership::identity::ViewId;
+use manyhands_net::membership::message::GrainCounts;
 use manyhands_net::tables::message::Reach;
+use manyhands_program::mesh::WorkerProgram;
 use manyhands_program::{Program, Role, Tensor, TensorType};
 use serde::{Deserialize, Serialize};
 
+use super::meshes::{MOST_SPANS, Standing, Unit};
 use super::offer::DataOffer;
 use super::outer::LocalRule;
 use super::servers::{JobTable, ServerTraffic};
@@ -13,6 +17,7 @@ use super::talk::Checked;
 use crate::checkpoint::NamedTensor;
 use crate::error::Error;
 use crate::job::Overlap;
+use crate::mesh::{ShownSpan, TrainingOf};
 
 /// Said by workers to the driver.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -29,8 +34,16 @@ pub(super) enum FromWorker {
     LostParameters { reason: String },
     /// It wants turns, in a round of its own. What it had is not done.
     WantsTurns { round: u64 },
+    /// Where it stands in a view, if it holds a place's state of a mesh.
+    Stands { view: ViewId, standing: Option<Standing> },
+    /// These units of the state after so many steps, which are beside it.
+    Parts { formation: u64, steps: u64, units: Vec<Unit>, tensors: Vec<TensorHead> },
     /// A turn of a round is done, with the mean loss of its grains.
     TurnDone { round: u64, loss: Loss, work: Work },
+    /// What it held back as too small to matter is with the servers.
+    Released { round: u64 },
+    /// What its place in a mesh did when in a step, before that is said to be done.
+    Spans { step: u64, place: usize, spans: Vec<ShownSpan> },
     /// A step is done, and this is what it took here.
     Done { loss: Loss, work: Work },
     /// The state after so many steps, with the losses of the last of them; its tensors are beside it.
@@ -101,12 +114,46 @@ pub(super) enum FromDriver {
     BeServer,
     /// Where workers need not wait for each other: some grains of a step, from 1, and how many steps may be missing; for the round in which the worker asked.
     Turn { round: u64, step: u64, grains: Range<usize>, n_grains: usize, bound: Option<u64> },
+    /// The state is wanted: what the worker holds back as too small to matter is to be with the servers; for the round in which it asked.
+    Release { round: u64 },
     /// There is nothing of the steps before this one, from 1, for the worker.
     Advance { step: u64 },
+    /// A place in a mesh. What it holds of the state follows, one by one.
+    Place(Box<PlaceInMesh>),
+    /// A part of the state of a formation, by its place among what the worker holds; it is beside this.
+    Part { formation: u64, idx: usize, tensor: TensorHead },
+    /// These units of the state of a formation after so many steps are wanted.
+    GiveParts { formation: u64, steps: u64, units: Vec<Unit> },
     /// To a server: this is where the director of the job's tables is.
     Director(Reach),
     /// To a server: the job has no tables.
     NoServers,
+}
+
+/// A worker's place in a mesh: what it does there, and where it goes on from.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct PlaceInMesh {
+    /// Which formation it is of.
+    pub(super) formation: u64,
+    /// The view in which it holds.
+    pub(super) view: ViewId,
+    /// Which place; those of rank 0, 1, ... have places 0, 1, ...
+    pub(super) place: usize,
+    pub(super) n_places: usize,
+    /// Steps behind the state.
+    pub(super) steps: u64,
+    /// Grains of the job's steps.
+    pub(super) grains: GrainCounts,
+    /// One for each number of samples that a step can have, the full one first.
+    pub(super) programs: Vec<SizedProgram>,
+}
+
+/// What a place does in steps of one size.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct SizedProgram {
+    pub(super) n_samples: usize,
+    pub(super) n_grains: usize,
+    pub(super) program: WorkerProgram,
 }
 
 /// The programs of a job.
@@ -130,11 +177,14 @@ pub(super) struct Programs {
     pub(super) overlap: Overlap,
     /// The parameters that live on servers, under the strategy `parameter_server`.
     pub(super) table: Option<JobTable>,
+    /// Whether workers get places in a mesh: then there are no plans here.
+    #[serde(default)]
+    pub(super) is_meshed: bool,
 }
 
 /// The programs of steps of one size.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct PlanPrograms {
+pub(crate) struct PlanPrograms {
     pub(super) n_samples: usize,
     pub(super) n_grains: usize,
     pub(super) program: Program,
@@ -144,6 +194,14 @@ pub(super) struct PlanPrograms {
     pub(super) indices: Option<Program>,
     #[serde(default)]
     pub(super) last_indices: Option<Program>,
+}
+
+impl PlanPrograms {
+    /// What a mesh is made of.
+    pub(crate) fn training(&self) -> TrainingOf<'_> {
+        let PlanPrograms { n_samples, n_grains, program, last, .. } = self;
+        TrainingOf { n_samples: *n_samples, n_grains: *n_grains, program, last: last.as_ref() }
+    }
 }
 
 /// What all grains of a step share.
@@ -199,7 +257,20 @@ const MAX_THREADS: usize = 1 << 12;
 impl Checked for FromWorker {
     fn check(&self) -> Result<(), String> {
         match self {
-            FromWorker::NeedState | FromWorker::Reads | FromWorker::WantsTurns { .. } => Ok(()),
+            FromWorker::NeedState
+            | FromWorker::Reads
+            | FromWorker::WantsTurns { .. }
+            | FromWorker::Released { .. } => Ok(()),
+            FromWorker::Stands { standing, .. } => {
+                standing.map_or(Ok(()), |standing| check_step(standing.steps))
+            }
+            FromWorker::Parts { steps, units, tensors, .. } => {
+                check_step(*steps)?;
+                match units.len() == tensors.len() {
+                    true => Ok(()),
+                    false => Err("as many units as tensors".to_string()),
+                }
+            }
             FromWorker::CannotRead { reason } | FromWorker::LostParameters { reason } => {
                 bounded("the reason", reason.len(), MAX_REASON)
             }
@@ -216,6 +287,15 @@ impl Checked for FromWorker {
                 match [input, compute, exchange, update].iter().all(|s| (0.0..=1e12).contains(s)) {
                     true => bounded("the grains of a step", work.n_grains as usize, MAX_GRAINS),
                     false => Err("its work took no number of seconds".to_string()),
+                }
+            }
+            FromWorker::Spans { step, place, spans } => {
+                check_step(*step)?;
+                bounded("the place in a mesh", *place, 4096)?;
+                bounded("the spans of a step", spans.len(), MOST_SPANS)?;
+                match spans.iter().all(|span| span.start.is_finite() && span.end.is_finite()) {
+                    true => Ok(()),
+                    false => Err("a span has no times".to_string()),
                 }
             }
             FromWorker::State { steps, losses, .. } => {
@@ -237,7 +317,13 @@ impl Checked for FromDriver {
                 check_grains(grains)
             }
             FromDriver::State { steps, .. } | FromDriver::GiveState { steps } => check_step(*steps),
-            FromDriver::BeServer | FromDriver::Director(_) | FromDriver::NoServers => Ok(()),
+            FromDriver::BeServer
+            | FromDriver::Director(_)
+            | FromDriver::NoServers
+            | FromDriver::Release { .. } => Ok(()),
+            FromDriver::Place(place) => place.check(),
+            FromDriver::Part { .. } => Ok(()),
+            FromDriver::GiveParts { steps, .. } => check_step(*steps),
             FromDriver::Advance { step } => check_step(*step),
             FromDriver::Turn { step, grains, n_grains, .. } => {
                 check_step(*step)?;
@@ -249,6 +335,22 @@ impl Checked for FromDriver {
                 }
             }
         }
+    }
+}
+
+impl PlaceInMesh {
+    fn check(&self) -> Result<(), String> {
+        check_step(self.steps)?;
+        if self.place >= self.n_places || self.programs.is_empty() {
+            return Err(format!("there is no place {} of {}", self.place, self.n_places));
+        }
+        for one in &self.programs {
+            bounded("the grains of a step", one.n_grains, MAX_GRAINS)?;
+            if one.n_samples == 0 || one.program.n_grains != one.n_grains {
+                return Err("a program for another number of grains".to_string());
+            }
+        }
+        Ok(())
     }
 }
 

@@ -4,10 +4,14 @@ use std::collections::BTreeSet;
 
 use manyhands_data::{DataSpec, HeldOut, Source};
 use manyhands_program::Clip;
+use manyhands_program::mesh::Mesh;
 
+use super::mesh::check_mesh;
 use super::tables::check_tables;
 use super::traffic::check_traffic;
-use super::{ClassWeights, DistributeSpec, Job, ModelSpec, OutputSpec, TrainSpec};
+use super::{
+    ClassWeights, DistributeSpec, Job, MeshSpec, ModelSpec, OutputSpec, Strategy, TrainSpec,
+};
 use crate::catalog::nearest_name;
 
 /// Why a job cannot be done as it is written.
@@ -135,6 +139,73 @@ pub enum CheckError {
         /// The key.
         key: &'static str,
     },
+    /// A mesh for another number of workers.
+    #[error(
+        "`distribute.mesh` = {mesh} is for {} workers, not {n_workers}: {}",
+        mesh.n_workers(), that_fit(fitting, mesh.n_workers())
+    )]
+    MeshWorkers {
+        /// The mesh.
+        mesh: MeshSpec,
+        /// How many workers there are.
+        n_workers: usize,
+        /// Meshes that would be for them.
+        fitting: Vec<MeshSpec>,
+    },
+    /// A strategy with a mesh that has nothing of it.
+    #[error(
+        "`distribute.strategy` = \"{}\" with `distribute.mesh` = {mesh}, which has one worker along `{axis}`; set `distribute.mesh.{axis}` above 1, or leave the strategy out",
+        strategy.word()
+    )]
+    MeshWithout {
+        /// The strategy.
+        strategy: Strategy,
+        /// The mesh.
+        mesh: MeshSpec,
+        /// The axis that it lacks.
+        axis: &'static str,
+    },
+    /// A pipeline that does not come out even.
+    #[error(
+        "`distribute.stages` = {stages} cannot be shared out over {n_workers} workers; {} would fit",
+        stages_of(*n_workers, *stages)
+    )]
+    Stages {
+        /// Its stages.
+        stages: usize,
+        /// How many workers there are.
+        n_workers: usize,
+    },
+    /// Other cuts than the pipeline has chunks.
+    #[error(
+        "`distribute.cut` names {n_cuts} layer(s), which makes {} chunks, and {n_workers} workers have {n_chunks}; name {}, or leave it out",
+        n_cuts + 1, n_chunks.saturating_sub(1)
+    )]
+    Cuts {
+        /// The layers that are named.
+        n_cuts: usize,
+        /// The chunks that there are to be.
+        n_chunks: usize,
+        /// The workers.
+        n_workers: usize,
+    },
+    /// Nothing is held by one worker alone that a neighbour could keep.
+    #[error(
+        "`distribute.mirror` has nothing to do with {mesh}: {}; leave it out",
+        why_no_mirror(mesh)
+    )]
+    NothingToMirror {
+        /// The mesh.
+        mesh: Mesh,
+    },
+    /// An amount of memory that cannot be read.
+    #[error(
+        "`distribute.memory` must be an amount such as \"2GiB\" or \"800 MB\", found {found:?}"
+    )]
+    Memory {
+        /// What is written.
+        found: String,
+    },
     /// A seed that TOML cannot hold.
     #[error("`train.seed` must be below 2^63, found {found}")]
     Seed {
@@ -160,6 +231,11 @@ impl CheckError {
             CheckError::LabelIsFeature { .. } => "data.features",
             CheckError::Separator { .. } => "data.separator",
             CheckError::Replication { .. } => "distribute.replication",
+            CheckError::MeshWorkers { .. } | CheckError::MeshWithout { .. } => "distribute.mesh",
+            CheckError::Stages { .. } => "distribute.stages",
+            CheckError::Cuts { .. } => "distribute.cut",
+            CheckError::NothingToMirror { .. } => "distribute.mirror",
+            CheckError::Memory { .. } => "distribute.memory",
             CheckError::Seed { .. } => "train.seed",
         }
     }
@@ -167,6 +243,27 @@ impl CheckError {
 
 fn meant(near: &Option<String>) -> String {
     near.as_ref().map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default()
+}
+
+/// What would fit instead of a mesh for another number of workers.
+fn that_fit(fitting: &[MeshSpec], n_workers: usize) -> String {
+    let meshes: Vec<String> = fitting.iter().map(ToString::to_string).collect();
+    match meshes.is_empty() {
+        true => format!("only {n_workers} workers would fit"),
+        false => format!("{} would fit", meshes.join(" or ")),
+    }
+}
+
+/// The numbers of stages next to the wanted one that workers can be shared out over.
+fn stages_of(n_workers: usize, wanted: usize) -> String {
+    nearest_grains(n_workers, wanted)
+}
+
+fn why_no_mirror(mesh: &Mesh) -> &'static str {
+    match mesh.n_workers() {
+        1 => "there is no neighbour",
+        _ => "without `distribute.level` every replica holds all of the state",
+    }
 }
 
 /// The grains next to the wanted one that divide the batch, in words.
@@ -397,6 +494,7 @@ fn check_distribute(distribute: &DistributeSpec) -> Result<(), CheckError> {
     at_least_if_said("distribute.local.steps", 1, distribute.local.map(|local| local.steps))?;
     check_tables(distribute)?;
     check_traffic(distribute)?;
+    check_mesh(distribute)?;
     let Some(outer) = distribute.local.and_then(|local| local.outer) else { return Ok(()) };
     not_negative("distribute.local.outer.rate", outer.rate)?;
     not_negative("distribute.local.outer.momentum", outer.momentum)

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use super::{Consistency, Job, Strategy};
+use super::{Consistency, Job, PipelineSchedule, Strategy};
 
 impl Job {
     /// The SHA-256, in hexadecimal, of the parts that change the trained model: data, model and training. How many workers
@@ -26,10 +26,15 @@ impl Job {
         let is_stale = self.distribute.strategy == Strategy::ParameterServer
             && consistency != Consistency::Bsp;
         let stale = is_stale.then(|| ("consistency", serde_json::to_value(consistency)));
+        // Splits along the tensor axis round otherwise, but a checkpoint goes on under any mesh.
+        let schedule = self.distribute.schedule;
+        let asynchronous = (schedule == Some(PipelineSchedule::Asynchronous))
+            .then(|| ("schedule", serde_json::to_value(schedule)));
         let whole: Map<String, Value> = parts
             .into_iter()
             .chain(local)
             .chain(stale)
+            .chain(asynchronous)
             .map(|(name, part)| (name.to_string(), sorted(part.unwrap_or_default())))
             .collect();
         let digest = Sha256::digest(Value::Object(whole).to_string());

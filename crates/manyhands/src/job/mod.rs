@@ -2,10 +2,12 @@
 //! the documentation of every key (`manyhands help job`, docs/job.md).
 
 mod builder;
+pub(crate) mod byte_size;
 mod check;
 mod error;
 mod fingerprint;
 mod keys;
+mod mesh;
 mod parse;
 mod path;
 mod places;
@@ -14,14 +16,18 @@ mod tables;
 mod traffic;
 
 pub use builder::JobBuilder;
+pub use byte_size::{bytes_in_words, bytes_of};
 pub use check::CheckError;
 pub use error::{Advice, JobError, Place};
 pub(crate) use keys::sentence;
 pub use keys::{Key, Name};
+pub use mesh::{MeshPlan, MeshSpec, PipelineSchedule, Recompute, SplitAxis};
 pub use parse::Draft;
 pub(crate) use tables::matches;
 pub use tables::{Consistency, OnServers, OnServersWord, TablesSpec};
 pub use traffic::{PushedValues, TrafficSpec};
+
+use std::collections::BTreeMap;
 
 use manyhands_data::DataSpec;
 use manyhands_program::Clip;
@@ -145,7 +151,7 @@ pub enum ClassWeights {
     /// `"balanced"`: inversely to how often a class occurs in the training part.
     Balanced(Balanced),
     /// Weights by class; 1 where a class is not named.
-    Table(std::collections::BTreeMap<String, f64>),
+    Table(BTreeMap<String, f64>),
 }
 
 /// The word `balanced`.
@@ -207,6 +213,39 @@ pub struct DistributeSpec {
     /// How fewer bytes move between workers and servers, under the strategy `parameter_server`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traffic: Option<TrafficSpec>,
+    /// How workers stand to each other: `{ data = 2, pipeline = 2, tensor = 2 }` is for 8. The model is spread along the axes together. With the strategies
+    /// `pipeline`, `tensor` and `sharded`, or without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mesh: Option<MeshSpec>,
+    /// Stages of a pipeline; as many as workers unless said. Where there are more workers, they are replicas of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stages: Option<usize>,
+    /// In which order the stages of a pipeline do the grains of a step; `1f1b` unless said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<PipelineSchedule>,
+    /// Chunks of the model at each stage, under the schedule `interleaved`; 2 unless said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chunks: Option<usize>,
+    /// Names of the layers before which the stages of a pipeline begin, from the second stage on (of all chunks, under `interleaved`). Cut where the work is equal unless said.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cut: Vec<String>,
+    /// What replicas share of the state, under the strategy `sharded` or along the data axis of a mesh: 1 the optimizer's, 2 gradients too, 3 parameters too. With
+    /// `sharded` 1 unless said, in a mesh nothing. Higher levels take less memory, and send more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub level: Option<usize>,
+    /// What is computed again on the way back instead of being kept, where the model is spread over workers. The model is the same.
+    #[serde(skip_serializing_if = "is_default")]
+    pub recompute: Recompute,
+    /// Whether a neighbour keeps what one worker alone holds, so that nothing is lost with one of them. The last checkpoint is what is left otherwise.
+    #[serde(skip_serializing_if = "is_default")]
+    pub mirror: bool,
+    /// Axes along which parameters are split, by names in which `*` stands for anything: `{ "dense1/*" = 1 }`. For layers that are split along the tensor axis otherwise
+    /// than the planner would.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub split: BTreeMap<String, SplitAxis>,
+    /// The memory that each worker may take, such as `"2GiB"`. A job that would take more is refused beforehand, and `auto` chooses among what fits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<String>,
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -252,6 +291,29 @@ pub enum Strategy {
     Local,
     /// Parameters live on servers: workers push gradients to them and pull the new values. With several processes; within one, gradients are summed.
     ParameterServer,
+    /// Each worker has some of the layers (`stages`), and grains stream through them. The model is that of one worker.
+    Pipeline,
+    /// Each worker has a part of every layer that can be split: columns, heads, channels. Sums are added in another order than on one worker.
+    Tensor,
+    /// As `all_reduce`, with the optimizer's state, gradients or parameters (`level`) spread over the workers. The model is that of one worker.
+    Sharded,
+    /// The fastest of what fits in memory, by counted work and measured rates; said with the alternatives. See `manyhands plan`.
+    Auto,
+}
+
+impl Strategy {
+    /// The word that a job has for it.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Strategy::AllReduce => "all_reduce",
+            Strategy::Local => "local",
+            Strategy::ParameterServer => "parameter_server",
+            Strategy::Pipeline => "pipeline",
+            Strategy::Tensor => "tensor",
+            Strategy::Sharded => "sharded",
+            Strategy::Auto => "auto",
+        }
+    }
 }
 
 /// How often workers exchange parameters under the strategy `local`, and what becomes of them.

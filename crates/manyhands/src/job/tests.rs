@@ -380,4 +380,5 @@ proptest! {
     }
 }
 
+mod mesh;
 mod values;

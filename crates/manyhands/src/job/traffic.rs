@@ -17,7 +17,7 @@ pub struct TrafficSpec {
     /// promises every bit.
     pub values: PushedValues,
     /// Gradients stay with a worker while their sum is below this everywhere in a row or a block of a parameter, for at most eight steps. Not under
-    /// `consistency = "bsp"`. A checkpoint, and the model at the end, are without what stays; grains that are done again because a worker came or left
+    /// `consistency = "bsp"`. What stays goes before a checkpoint and at the end, so both have it; grains that are done again because a worker came or left
     /// count twice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub significance: Option<f64>,

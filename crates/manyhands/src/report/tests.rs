@@ -49,6 +49,8 @@ fn report() -> Report {
         workers: Vec::new(),
         servers: Vec::new(),
         traffic: None,
+        bubbles: Vec::new(),
+        step: StepSeconds::default(),
         memory: Memory { peak_bytes: Some(312_400_000), planned_device_bytes: 45_100_000 },
         energy: Energy::Joules(1234.5),
         machine: Machine {
@@ -130,6 +132,7 @@ fn report_json_comes_back_and_has_the_keys_that_scripts_read() {
             "device": "cpu",
             "kernel_set": "cpu-1"
           },
+          "step": {},
           "memory": {
             "peak_bytes": 312400000,
             "planned_device_bytes": 45100000

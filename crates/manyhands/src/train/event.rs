@@ -4,18 +4,29 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use crate::plan::Plan;
+
 /// Something that happened.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
     /// The data was read and the model built; training begins.
     Planned(&'a Planned),
+    /// What each strategy would take, of which one was chosen.
+    Strategies(&'a Plan),
     /// Workers and threads were chosen.
     SetUp(&'a SetUp),
     /// A step was done.
     Step(&'a StepDone),
     /// Data that is not trained on was measured.
     Evaluated(&'a Evaluated),
+    /// What the model was while it was trained is measured, training being over. Whoever wants to stop hears of no later ones.
+    Glimpsed {
+        /// Seconds of the run until then, without measurements and checkpoints.
+        seconds: f64,
+        /// What was found.
+        found: &'a Evaluated,
+    },
     /// A checkpoint is on disk.
     Checkpointed {
         /// The steps that it contains.

@@ -9,11 +9,12 @@ use manyhands_program::Role;
 use super::event::SetUp;
 use super::measure::Measures;
 use super::run::Run;
+use super::step_times::StepTimes;
 use super::steps::Steps;
 use crate::checkpoint::NamedTensor;
 use crate::error::Error;
 use crate::machine::{Machine, peak_memory_bytes};
-use crate::report::{FinalMetrics, Memory, REPORT_FORMAT, Report, Seconds, Setup};
+use crate::report::{FinalMetrics, Memory, REPORT_FORMAT, Report, Seconds, Setup, StepSeconds};
 
 impl<'a> Run<'a> {
     /// After the last step: the model that counts is tested and published, and the report written.
@@ -26,6 +27,7 @@ impl<'a> Run<'a> {
         self.saver.flush();
         self.poll_saver()?;
         let mut result = self.checkpoint(steps.tensors()?);
+        self.measure_glimpses(steps, &result.tensors)?;
         let session = steps.answering()?;
         if self.job.train.keep_best
             && let Some(best) = &self.state.best
@@ -104,6 +106,8 @@ impl<'a> Run<'a> {
             workers: Vec::new(),
             servers: Vec::new(),
             traffic: None,
+            bubbles: self.timeline.as_ref().map(StepTimes::bubbles).unwrap_or_default(),
+            step: StepSeconds { predicted: self.predicted_seconds, measured: self.pace.seconds() },
             memory: Memory::default(),
             energy: Err(String::new()).into(),
             machine: Machine::look(),

@@ -2,23 +2,27 @@
 //!
 //! [`Trainer`] opens the data, builds the model and runs the loop (`run.rs`). The loop's parts are small and each in a file:
 //! what a job comes to (`recipe.rs`), the samples of an epoch (`epoch.rs`), who does the steps (`steps.rs`), the model on a device (`session.rs`), how many workers (`set_up.rs`), measuring
-//! (`measure.rs`), judging (`judge.rs`), saving (`saver.rs`), and finding where a NaN came from (`fault.rs`).
+//! (`measure.rs`), judging (`judge.rs`), saving (`saver.rs`), what the model was meanwhile (`glimpses.rs`), and finding where a NaN came from (`fault.rs`).
 
 mod epoch;
 mod event;
 mod fault;
 mod finish;
+mod glimpses;
 mod judge;
 mod measure;
+mod pace;
 mod recipe;
 mod records;
 mod run;
 mod saver;
 mod session;
 mod set_up;
+mod step_times;
 mod steps;
+mod strategy;
 
-pub(crate) use epoch::order_of;
+pub(crate) use epoch::{StepBatch, order_of};
 pub use event::{Callback, Control, Evaluated, Event, Planned, SetUp, StepDone};
 pub use measure::Measures;
 pub(crate) use measure::measure;
@@ -34,9 +38,10 @@ use manyhands_data::{Data, DataSpec, Encoding, HeldOut, Order, Part, Source, is_
 use manyhands_device::KERNEL_SET;
 
 use crate::checkpoint::{CheckpointError, CheckpointFolder, CheckpointWriter, Damage};
-use crate::cluster::ClusterAddress;
+use crate::cluster::{ClusterAddress, plan_programs};
 use crate::error::Error;
-use crate::job::{Job, Strategy};
+use crate::job::{Draft, Job, Strategy};
+use crate::plan::{Plan, Workload, plan};
 use crate::registry::Registry;
 use crate::report::Report;
 
@@ -61,6 +66,9 @@ pub struct Trainer {
     /// Who does the steps, where it is not this process.
     cluster: Option<ClusterAddress>,
     discards_unfinished: bool,
+    /// Where what every worker did when is written.
+    timeline: Option<PathBuf>,
+    glimpses_per_epoch: usize,
 }
 
 impl Trainer {
@@ -77,6 +85,8 @@ impl Trainer {
             resumes: false,
             cluster: None,
             discards_unfinished: false,
+            timeline: None,
+            glimpses_per_epoch: 0,
         }
     }
 
@@ -116,6 +126,22 @@ impl Trainer {
         Ok(trainer)
     }
 
+    /// Overrides keys of the job, as `--set` does. Of a run that goes on, only those that do not change the model.
+    pub fn settings(mut self, settings: &[String]) -> Result<Trainer, Error> {
+        let before = self.job.fingerprint();
+        let mut draft = Draft::from_toml(&self.job.to_toml()?)?;
+        for text in settings {
+            draft.set(text)?;
+        }
+        let job = draft.job()?;
+        if self.resumes && job.fingerprint() != before {
+            let settings = settings.join("`, `");
+            return Err(Error::OtherModel { folder: self.out, settings });
+        }
+        self.job = job;
+        Ok(self)
+    }
+
     /// Where the results go.
     pub fn out_folder(&self) -> &Path {
         &self.out
@@ -142,7 +168,7 @@ impl Trainer {
     pub fn n_servers(&self) -> usize {
         match self.job.distribute.strategy {
             Strategy::ParameterServer => self.job.distribute.n_servers(),
-            Strategy::AllReduce | Strategy::Local => 0,
+            _ => 0,
         }
     }
 
@@ -181,9 +207,21 @@ impl Trainer {
         self
     }
 
+    /// Writes what every worker did when, in the first steps, as a Chrome trace.
+    pub fn timeline(mut self, path: impl Into<PathBuf>) -> Trainer {
+        self.timeline = Some(path.into());
+        self
+    }
+
     /// Whether an unfinished run in the folder may be overwritten; refused unless said.
     pub fn discard_unfinished(mut self, discards: bool) -> Trainer {
         self.discards_unfinished = discards;
+        self
+    }
+
+    /// Has the model of so many moments of an epoch measured on the validation data when training is over ([`Event::Glimpsed`]), where workers do not wait for each other.
+    pub(crate) fn glimpses(mut self, per_epoch: usize) -> Trainer {
+        self.glimpses_per_epoch = per_epoch;
         self
     }
 
@@ -209,6 +247,22 @@ impl Trainer {
         let planned = opened.planned(&self.job, 0);
         recipe.program(Purpose::Train, recipe.grain)?;
         Ok((planned, recipe.model.describe().to_string()))
+    }
+
+    /// What each strategy would take of memory and time on so many workers, without training: reads the data, builds the model, and measures
+    /// this machine with it. As many workers as the job says unless said, else as there are cores; the memory of each as the job says unless said.
+    pub fn plan_strategies(
+        &self,
+        n_workers: Option<usize>,
+        memory_limit: Option<u64>,
+    ) -> Result<Plan, Error> {
+        self.job.check()?;
+        let opened = Opened::new(self)?;
+        let distribute = &self.job.distribute;
+        let sizes = plan_programs(&opened.recipe, opened.data.train.n_samples())?;
+        let workload = Workload::new(distribute, &sizes);
+        let n_workers = n_workers.or(distribute.n_workers_said()).unwrap_or(workload.n_cores);
+        plan(&workload, n_workers, memory_limit.or(distribute.memory_bytes()))
     }
 
     /// Refuses to lose what an unfinished run left, before anything is read or written.

@@ -11,26 +11,31 @@ use manyhands_device::KERNEL_SET;
 use super::epoch::{EpochBatches, order_of};
 use super::event::{Callback, Control, Evaluated, Event, Planned, SetUp, StepDone};
 use super::fault::first_not_finite;
+use super::glimpses::Glimpses;
 use super::judge::Judge;
 use super::measure::{Measures, measure};
+use super::pace::Pace;
 use super::recipe::Recipe;
 use super::records::Records;
 use super::saver::Saver;
 use super::session::Session;
 use super::set_up::{Trial, Verdict, candidates};
+use super::step_times::StepTimes;
 use super::steps::{Here, Step, Steps};
 use super::{Opened, Purpose, Trainer, make_absolute};
 use crate::checkpoint::{
     Checkpoint, CheckpointError, CheckpointFolder, CheckpointWriter, Keep, Measured, NamedTensor,
     State,
 };
-use crate::cluster::{ClusterAddress, DataOffer, DriverPlan, Remote};
+use crate::cluster::{ClusterAddress, DataOffer, DriverPlan, PlanPrograms, Remote, plan_programs};
 use crate::energy::EnergyMeter;
 use crate::error::Error;
-use crate::job::{Job, Strategy};
+use crate::job::{Job, MeshPlan, Strategy};
+use crate::mesh::{MeshHere, Team, linked, spread};
 use crate::registry::Registry;
 use crate::report::{Report, Seconds};
 use crate::schedules::{Position, warm_up};
+use crate::timeline::{TIMELINE_STEPS, Timeline};
 
 /// A step that is under way has at least so long to end when the user wants to stop.
 const STOPPING: Duration = Duration::from_secs(10);
@@ -43,24 +48,35 @@ pub(super) fn run_to_the_end(mut trainer: Trainer) -> Result<Report, Error> {
                 let (step, folder) = (step as usize, trainer.out.clone());
                 return Err(Error::StoppedWithoutWorkers { step, folder });
             }
-            Err(Error::ParametersLost { .. }) if trainer.stop.load(Ordering::Relaxed) => {
+            Err(Error::ParametersLost { .. } | Error::StateLost { .. })
+                if trainer.stop.load(Ordering::Relaxed) =>
+            {
                 let saved = CheckpointFolder::open(&trainer.out)?.steps()?;
                 let (step, folder) =
                     (saved.last().map_or(0, |step| *step as usize), trainer.out.clone());
                 return Err(Error::StoppedWithoutWorkers { step, folder });
             }
-            Err(lost @ (Error::WorkersLost { .. } | Error::ParametersLost { .. })) => {
+            Err(
+                lost @ (Error::WorkersLost { .. }
+                | Error::ParametersLost { .. }
+                | Error::StateLost { .. }),
+            ) => {
                 let sentence = match lost {
                     Error::WorkersLost { step } => {
                         format!("all workers are lost after step {step}")
                     }
                     lost => lost.to_string(),
                 };
-                let sentence = format!("{sentence}; going on from the last checkpoint");
+                let saved = CheckpointFolder::open(&trainer.out)?.steps()?;
+                let from = match saved.last() {
+                    Some(step) => format!("going on from the last checkpoint, after step {step}"),
+                    None => "beginning anew, since there is no checkpoint yet".to_string(),
+                };
+                let sentence = format!("{sentence}; {from}");
                 for callback in &mut trainer.callbacks {
                     callback.on_event(&Event::Warned(&sentence));
                 }
-                trainer.resumes = !CheckpointFolder::open(&trainer.out)?.steps()?.is_empty();
+                trainer.resumes = !saved.is_empty();
                 trainer.discards_unfinished = true;
             }
             outcome => return outcome,
@@ -105,6 +121,13 @@ fn run(trainer: &mut Trainer) -> Result<Report, Error> {
     };
     let keep = Keep { last: trainer.job.output.keep, best: trainer.job.train.keep_best };
     let judge = judge(&trainer.job, &trainer.registry)?;
+    let timeline = match &trainer.timeline {
+        Some(path) => {
+            let name = super::finish::name_of(&trainer.out);
+            Some(StepTimes::new(Timeline::create(path, &name, TIMELINE_STEPS)?))
+        }
+        None => None,
+    };
     let mut run = Run {
         planned: opened.planned(&trainer.job, state.step as usize),
         monitored: judge.monitored(&state.history),
@@ -129,6 +152,10 @@ fn run(trainer: &mut Trainer) -> Result<Report, Error> {
         start,
         saved_at: Instant::now(),
         wants_stop: false,
+        timeline,
+        pace: Pace::default(),
+        predicted_seconds: None,
+        glimpses: Glimpses::new(trainer.glimpses_per_epoch),
     };
     warnings.iter().for_each(|warning| run.warn(warning));
     run.train(tensors)
@@ -174,31 +201,50 @@ pub(super) struct Run<'a> {
     pub(super) saved_at: Instant,
     /// A callback wants training to end.
     pub(super) wants_stop: bool,
+    /// Where what every worker did when is written.
+    pub(super) timeline: Option<StepTimes>,
+    /// How long steps take.
+    pub(super) pace: Pace,
+    /// How long they should take, where that was predicted.
+    pub(super) predicted_seconds: Option<f64>,
+    /// What is set aside to be measured when training is over.
+    pub(super) glimpses: Glimpses,
     /// Samples done before, by the run that is resumed.
     pub(super) first_sample: u64,
 }
 
 impl<'a> Run<'a> {
     fn train(mut self, tensors: Option<Vec<NamedTensor>>) -> Result<Report, Error> {
+        let decided = self.decide()?;
+        self.predicted_seconds = decided.predicted;
         if let Some(cluster) = self.cluster {
-            return self.train_on(cluster, tensors);
+            return self.train_on(cluster, decided.mesh, tensors);
         }
-        if let Some(name) = match self.job.distribute.strategy {
-            Strategy::AllReduce => None,
-            Strategy::Local => Some("local"),
-            Strategy::ParameterServer => Some("parameter_server"),
-        } {
+        if let Some(plan) = decided.mesh {
+            return self.train_in_mesh(&plan, decided.set_up, tensors);
+        }
+        let strategy = self.job.distribute.strategy;
+        if matches!(strategy, Strategy::Local | Strategy::ParameterServer) {
             self.warn(&format!(
-                "the strategy `{name}` is for several processes: within one, gradients are summed at every step"
+                "the strategy `{}` is for several processes: within one, gradients are summed at every step",
+                strategy.word()
             ));
         }
         let n_grains = self.recipe.n_grains(self.full_batch());
         let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut trial = Trial::new(candidates(&self.job.distribute, n_cores, n_grains));
+        let mut trial = Trial::new(match decided.set_up {
+            Some(chosen) => vec![chosen],
+            None => candidates(&self.job.distribute, n_cores, n_grains),
+        });
         let mut set_up = trial.first().clone();
         self.warn_of_idle_workers(set_up.workers);
         let planned = self.planned.clone();
         self.tell(&Event::Planned(&planned));
+        if self.timeline.is_some() {
+            self.warn(&format!(
+                "the timeline has the first {TIMELINE_STEPS} steps, and the workers of this process as one: they run side by side on one device, which does not tell them apart"
+            ));
+        }
         self.records.begin(self.recipe, self.planned.n_steps)?;
         let mut session = Session::new(self.recipe, &set_up)?;
         session.plan(Purpose::Train, self.full_batch())?;
@@ -221,6 +267,54 @@ impl<'a> Run<'a> {
         self.finish(&mut steps, set_up, reason)
     }
 
+    /// The same with a model that is spread over workers of this process.
+    fn train_in_mesh(
+        mut self,
+        plan: &MeshPlan,
+        chosen: Option<SetUp>,
+        tensors: Option<Vec<NamedTensor>>,
+    ) -> Result<Report, Error> {
+        let planned = self.planned.clone();
+        self.tell(&Event::Planned(&planned));
+        let sizes = plan_programs(self.recipe, self.planned.n_samples)?;
+        let spread = spread(plan, plan.mesh, sizes.iter().map(PlanPrograms::training))?;
+        self.records.begin(self.recipe, self.planned.n_steps)?;
+        let n_workers = plan.mesh.n_workers();
+        let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = self.job.distribute.threads.unwrap_or((n_cores / n_workers).max(1));
+        let reason = chosen.map_or_else(|| plan.to_string(), |chosen| chosen.reason);
+        let mut set_up = SetUp { workers: n_workers, threads, reason };
+        let here = SetUp { workers: 1, threads: n_cores, reason: String::new() };
+        let mut answering = Session::new(self.recipe, &here)?;
+        answering.plan(Purpose::Train, self.full_batch())?;
+        let tensors = match tensors {
+            Some(tensors) => tensors,
+            None => {
+                answering.initialise(self.job.train.seed)?;
+                answering.tensors()?
+            }
+        };
+        let of_worker = |worker: usize| {
+            spread.iter().map(|one| one.workers[worker].clone()).collect::<Vec<_>>()
+        };
+        let programs = (0..n_workers).map(of_worker).collect();
+        let mut team = Team::start(programs, threads, linked(n_workers)?)?;
+        team.load(&tensors)?;
+        self.tell(&Event::SetUp(&set_up));
+        let sizes = spread.iter().map(|one| one.n_samples).collect();
+        let mut steps = MeshHere::new(self.recipe, team, sizes, set_up.clone(), answering);
+        if self.timeline.is_some() {
+            steps.keep_spans(&spread);
+            self.warn(&format!("the timeline has the first {TIMELINE_STEPS} steps"));
+        }
+        let mut trial = Trial::new(vec![set_up.clone()]);
+        let reason = self.epochs(&mut steps, &mut trial, &mut set_up)?;
+        if let Some(reason) = &reason {
+            self.tell(&Event::Stopped(reason));
+        }
+        self.finish(&mut steps, set_up, reason)
+    }
+
     fn warn_of_idle_workers(&mut self, workers: usize) {
         let n_grains = self.recipe.n_grains(self.full_batch());
         if workers > n_grains {
@@ -236,10 +330,20 @@ impl<'a> Run<'a> {
     fn train_on(
         mut self,
         cluster: &ClusterAddress,
+        mesh: Option<MeshPlan>,
         tensors: Option<Vec<NamedTensor>>,
     ) -> Result<Report, Error> {
         let planned = self.planned.clone();
         self.tell(&Event::Planned(&planned));
+        if self.timeline.is_some() {
+            let known = match mesh {
+                Some(_) => "",
+                None => {
+                    "; of each worker it is known how long it did what in a step, not in which order with others"
+                }
+            };
+            self.warn(&format!("the timeline has the first {TIMELINE_STEPS} steps{known}"));
+        }
         self.records.begin(self.recipe, self.planned.n_steps)?;
         self.warn_of_idle_workers(self.job.distribute.workers.unwrap_or(0));
         let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -259,8 +363,12 @@ impl<'a> Run<'a> {
         let state = (self.state.step, tensors);
         let name = super::finish::name_of(self.writer.folder().path());
         let (n_samples, n_steps) = (self.planned.n_samples, self.planned.n_steps);
-        let offer = DataOffer::new(self.job, self.recipe, &self.opened.data);
-        let plan = DriverPlan::new(&self.job.distribute, n_samples, n_steps, offer);
+        // Places of a mesh are sent their samples.
+        let offer = match mesh {
+            Some(_) => None,
+            None => DataOffer::new(self.job, self.recipe, &self.opened.data),
+        };
+        let plan = DriverPlan::new(&self.job.distribute, n_samples, n_steps, offer, mesh);
         let mut steps = Remote::start(self.recipe, &name, cluster, state, &plan, session)?;
         let outcome = self.train_with(&mut steps);
         if let Err(error) = &outcome {
@@ -339,6 +447,9 @@ impl<'a> Run<'a> {
             let step = Step { number, batch: batch?, rate, seed: self.job.train.seed };
             steps.submit(&step)?;
             self.split.input += waiting.elapsed().as_secs_f64();
+            if let Some(timeline) = &mut self.timeline {
+                timeline.input_since(waiting);
+            }
             under_way.push_back(step);
             let is_last = number as usize >= self.planned.n_steps;
             // With none to follow, or something to do between steps, those under way are finished first.
@@ -422,6 +533,9 @@ impl<'a> Run<'a> {
         let loss = f64::from(steps.finish()?);
         self.tell_news(steps);
         let done = Instant::now();
+        if let Some(timeline) = &mut self.timeline {
+            timeline.step(step.number, computing, done, steps)?;
+        }
         let waited = (done - computing).as_secs_f64();
         let without_workers = steps.without_workers().min(waited);
         let compute = waited - without_workers;
@@ -434,6 +548,7 @@ impl<'a> Run<'a> {
             return Err(self.not_finite(step.batch.read()?, &here)?);
         }
         let n_samples = step.batch.n_samples();
+        self.pace.step(done, n_samples == self.recipe.batch);
         self.state.step = step.number;
         self.state.batch += 1;
         self.state.epoch_samples += n_samples as u64;
@@ -449,6 +564,7 @@ impl<'a> Run<'a> {
             seconds: (done - self.start).as_secs_f64(),
         };
         self.tell(&Event::Step(&done));
+        self.glimpse(steps)?;
         self.poll_saver()?;
         let is_chosen = trial.is_decided() || !set_up.reason.is_empty();
         if !is_chosen && n_samples == self.recipe.batch {
@@ -497,6 +613,7 @@ impl<'a> Run<'a> {
 
     /// After an epoch, or the last step: measures, judges, saves. Nothing of the state changes before all is measured.
     fn close_epoch(&mut self, steps: &mut dyn Steps<'a>, is_whole: bool) -> Result<(), Error> {
+        self.pace.pause();
         let mut values = self.records.epoch_values();
         if let Some(part) = &self.opened.data.validation {
             let measures = match self.measure(steps.answering()?, part, "validation") {
@@ -556,6 +673,7 @@ impl<'a> Run<'a> {
 
     /// Saves a checkpoint: in the background, or, where it must be this one, now.
     fn save(&mut self, steps: &mut dyn Steps<'a>, now: bool) -> Result<(), Error> {
+        self.pace.pause();
         let start = Instant::now();
         let checkpoint = self.checkpoint(steps.tensors()?);
         match now {
@@ -650,7 +768,7 @@ impl<'a> Run<'a> {
         self.tell(&Event::Warned(sentence));
     }
 
-    fn tell(&mut self, event: &Event) {
+    pub(super) fn tell(&mut self, event: &Event) {
         for callback in &mut *self.callbacks {
             if callback.on_event(event) == Control::Stop {
                 self.wants_stop = true;

@@ -8,6 +8,7 @@ use super::session::Session;
 use crate::checkpoint::NamedTensor;
 use crate::cluster::ServerTraffic;
 use crate::error::Error;
+use crate::mesh::ShownSpan;
 use crate::report::WorkerReport;
 
 /// A training step to be done.
@@ -61,8 +62,23 @@ pub(crate) trait Steps<'a> {
     /// All parameters after the last step; none is under way.
     fn tensors(&mut self) -> Result<Vec<NamedTensor>, Error>;
 
+    /// What the parameters are now, while steps are under way; none where that is not known.
+    fn glimpse(&mut self) -> Result<Option<Vec<NamedTensor>>, Error> {
+        Ok(None)
+    }
+
     /// What each of those who do the steps did, where they are several processes.
     fn work(&self) -> Vec<WorkerReport> {
+        Vec::new()
+    }
+
+    /// Whether it is known what each worker did when.
+    fn has_spans(&self) -> bool {
+        false
+    }
+
+    /// What each worker of a mesh did when, by step; those that are known since this was last asked.
+    fn spans(&mut self) -> Vec<(u64, Vec<Vec<ShownSpan>>)> {
         Vec::new()
     }
 

@@ -135,6 +135,11 @@ impl TablesOfDriver {
         !rows.any(|rows| rows.name == name || rows.slots.iter().any(|slot| slot == name))
     }
 
+    /// Whether workers hold updates back that are too small to matter.
+    pub(in crate::cluster) fn workers_hold_back(&self) -> bool {
+        self.job.traffic.significance.is_some()
+    }
+
     /// Fills the servers with a state, when they are there. Until then nobody is given inputs.
     pub(in crate::cluster) fn fill(
         &mut self,

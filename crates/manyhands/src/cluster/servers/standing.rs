@@ -28,6 +28,7 @@ impl TablesOfDriver {
             consistency: Some(word(self.job.consistency).to_string()),
             servers: self.director.status().servers.into_iter().map(server).collect(),
             workers: turns.filter_map(worker).collect(),
+            mesh: None,
         }
     }
 }

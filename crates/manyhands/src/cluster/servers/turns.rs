@@ -11,7 +11,7 @@ use manyhands_net::tables::error::TableError;
 use manyhands_net::tables::message::TurnOf;
 use manyhands_program::LOSS;
 
-use super::at_worker::{PartsOf, TableAtHand, halt, is_set, sent, stopped};
+use super::at_worker::{Client, PartsOf, TableAtHand, halt, is_set, sent, stopped};
 use crate::cluster::halt::{Halt, driver_halt};
 use crate::cluster::plane::{Plane, lost_in_own};
 use crate::cluster::talk::{TalkError, Until};
@@ -57,6 +57,10 @@ impl Plane<'_> {
                 self.follower.tell(Event::Drain);
             }
             let Some(job) = &mut self.job else { return Err(Halt::Stopped) };
+            // One that leaves holds nothing back.
+            if told_drain && let Some(table) = &mut job.table {
+                table.release(stop)?;
+            }
             let until = Until { deadline: Some(Instant::now() + LOOK_UP), stop };
             let message = match job.driver.await_message(&until) {
                 Err(TalkError::Silent { .. }) => continue,
@@ -67,6 +71,15 @@ impl Plane<'_> {
                 FromDriver::Turn { round, .. } if round != own_round => {}
                 FromDriver::Turn { round, step, grains, n_grains, bound } => {
                     self.turn(&TurnAtHand { round, step, grains, n_grains, bound }, stop)?;
+                }
+                FromDriver::Release { round } if round != own_round => {}
+                FromDriver::Release { round } => {
+                    if let Some(table) = &mut job.table {
+                        table.release(stop)?;
+                    }
+                    let released = FromWorker::Released { round };
+                    let said = job.driver.say(&released, &[]).and_then(|()| job.driver.push());
+                    said.map_err(driver_halt)?;
                 }
                 FromDriver::Advance { step } => {
                     if let Some(table) = &mut job.table {
@@ -235,6 +248,25 @@ impl TableAtHand {
         {
             return Err(self.unknown());
         }
+        self.await_pushed(&client, stop)
+    }
+
+    /// Pushes what is held back as too small to matter, and waits until the servers have it.
+    fn release(&mut self, stop: &AtomicBool) -> Result<(), Halt> {
+        if !self.is_client() || self.job.traffic.significance.is_none() {
+            return Ok(());
+        }
+        let client = self.client(stop)?;
+        for table in client.all() {
+            if !sent(stop, || table.release())? {
+                return Err(self.unknown());
+            }
+        }
+        self.await_pushed(&client, stop)
+    }
+
+    /// Waits until the servers have what was pushed.
+    fn await_pushed(&mut self, client: &Client, stop: &AtomicBool) -> Result<(), Halt> {
         loop {
             match client.flush() {
                 Ok(()) => return Ok(()),

@@ -35,6 +35,7 @@ program test {
         overlap: Overlap::Auto,
         threads: Some(2),
         table: None,
+        is_meshed: false,
     }
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 
 /// The job with a key changed, refused or not.
-fn outcome(settings: &[&str]) -> Result<(), String> {
+pub(super) fn outcome(settings: &[&str]) -> Result<(), String> {
     let mut draft = Draft::from_toml(SMALL).unwrap();
     for setting in settings {
         draft.set(setting).unwrap();
@@ -16,7 +16,7 @@ fn outcome(settings: &[&str]) -> Result<(), String> {
 }
 
 #[track_caller]
-fn check(settings: &[&str], expected: &str) {
+pub(super) fn check(settings: &[&str], expected: &str) {
     assert_eq!(outcome(settings), Err(expected.to_string()));
 }
 

@@ -1,0 +1,323 @@
+//! Actions that several workers do together: totals, sums over parts, scattered sums, gathered shards.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use manyhands_program::mesh::{Into, Place, SCATTERED, shard_ranges};
+use manyhands_program::{GrainAction, TensorType, join_order, tree_schedule};
+
+use super::{Gather, Instruction, Tree, Walk, label};
+use crate::mesh::error::MeshError;
+use crate::mesh::exchange::{Exchange, Goal, Places, Segment, Swap, packed_bytes};
+use crate::mesh::memory::{Cell, SumTypes};
+use crate::mesh::scatter::{Scatter, ShardAction};
+
+impl Walk<'_> {
+    /// This worker's place among members.
+    fn me(&self, among: &[usize]) -> Result<usize, MeshError> {
+        match among.iter().position(|&member| member == self.program.worker) {
+            Some(me) => Ok(me),
+            None => self.cannot("the worker is not among the members"),
+        }
+    }
+
+    pub(super) fn all_reduce(
+        &mut self,
+        values: &[String],
+        grain: Option<usize>,
+        among: &[usize],
+    ) -> Result<(), MeshError> {
+        let me = self.me(among)?;
+        if among.len() == 1 {
+            return Ok(());
+        }
+        let (mut places, mut whole) = (Places::new(), Vec::new());
+        for (tensor, name) in values.iter().enumerate() {
+            let cell = self.cell_at(&Place::Value(name.clone()), grain)?;
+            let Some(place) = cell.group else {
+                return self.cannot(format!("`{name}` has truth values, which have no sum"));
+            };
+            places.push(place);
+            whole.push(Segment { tensor, bytes: 0..cell.ty.n_bytes(), dtype: cell.ty.dtype });
+        }
+        let label = label("all_reduce", &values.join(" "), grain);
+        let what = format!("{} for the sum of all parts", values.join(", "));
+        if let [first, second] = among {
+            let staging = self.resources.staging(packed_bytes(&whole));
+            let (other, other_is_first) = if me == 0 { (*second, false) } else { (*first, true) };
+            let swap = Swap { label, what, other, other_is_first, places, values: whole, staging };
+            self.push(Instruction::Swap(swap));
+            return Ok(());
+        }
+        let n = among.len();
+        let owned: Vec<Vec<Segment>> = (0..n).map(|owner| equal_share(&whole, owner, n)).collect();
+        let staging = self.resources.staging(n * packed_bytes(&owned[me]));
+        self.push(Instruction::Exchange(Exchange {
+            label,
+            what,
+            members: among.to_vec(),
+            me,
+            n_sets: vec![1; n],
+            own: vec![places.clone()],
+            staging,
+            owned,
+            joins: (1..n).map(|from| (0, from)).collect(),
+            result: 0,
+            goal: Goal::Whole(places),
+        }));
+        Ok(())
+    }
+
+    pub(super) fn total(
+        &mut self,
+        piece: usize,
+        only: Option<&[String]>,
+        among: &[usize],
+        brings: &[Vec<Range<usize>>],
+        into: Into,
+    ) -> Result<(), MeshError> {
+        let me = self.me(among)?;
+        let sums = self.sums(piece);
+        if sums.is_empty() {
+            return Ok(());
+        }
+        let mut sets: Vec<(Range<usize>, usize)> =
+            brings.iter().flatten().cloned().enumerate().map(|(idx, one)| (one, idx)).collect();
+        sets.sort_by_key(|(grains, _)| grains.start);
+        let subtrees: Vec<Range<usize>> = sets.iter().map(|(grains, _)| grains.clone()).collect();
+        let Some(order) = join_order(0..self.program.n_grains, &subtrees) else {
+            return self.cannot("the sums that members bring are not those of all grains");
+        };
+        if among.len() == 1 && into == Into::Whole {
+            for addition in order {
+                self.merge(piece, sets[addition.into].1, sets[addition.from].1)?;
+            }
+            let totals = self.slot_cells(piece, sets[0].1)?;
+            for ((name, _), cell) in sums.iter().zip(totals) {
+                self.put(name, None, cell);
+            }
+            return Ok(());
+        }
+        let joins = order.iter().map(|one| (sets[one.into].1, sets[one.from].1)).collect();
+        self.total_among((piece, only), (among, me), brings, into, joins, sets[0].1)
+    }
+
+    fn total_among(
+        &mut self,
+        (piece, only): (usize, Option<&[String]>),
+        (among, me): (&[usize], usize),
+        brings: &[Vec<Range<usize>>],
+        into: Into,
+        joins: Vec<(usize, usize)>,
+        result: usize,
+    ) -> Result<(), MeshError> {
+        let all = self.sums(piece);
+        let is_meant = |name: &String| only.is_none_or(|only| only.contains(name));
+        let meant: Vec<usize> = (0..all.len()).filter(|idx| is_meant(&all[*idx].0)).collect();
+        let sums: SumTypes = meant.iter().map(|idx| all[*idx].clone()).collect();
+        if sums.is_empty() {
+            return Ok(());
+        }
+        let of_slot = |cells: Vec<Cell>| -> Vec<Cell> {
+            meant.iter().map(|idx| cells[*idx].clone()).collect()
+        };
+        let mut own = Vec::new();
+        for slot in 0..brings[me].len() {
+            own.push(places_of(&of_slot(self.slot_cells(piece, slot)?)));
+        }
+        let n = among.len();
+        let (owned, goal) = match into {
+            Into::Shard => (shards_of(&sums, n), Goal::Shard(self.shard_cells(&sums, me, n)?)),
+            Into::Whole => {
+                // A member without grains has no sums of its own, but the totals all the same.
+                let totals = of_slot(self.slot_cells(piece, 0)?);
+                let places = places_of(&totals);
+                for ((name, _), cell) in sums.iter().zip(totals) {
+                    self.put(name, None, cell);
+                }
+                let is_all = sums.len() == all.len();
+                let shares = if is_all { shares_of_slot(&sums, n) } else { shares_of(&sums, n) };
+                (shares, Goal::Whole(places))
+            }
+        };
+        let n_sets: Vec<usize> = brings.iter().map(Vec::len).collect();
+        let n_all: usize = n_sets.iter().sum();
+        let name = &self.program.pieces[piece].name;
+        let staging = self.resources.staging(n_all * packed_bytes(&owned[me]));
+        self.push(Instruction::Exchange(Exchange {
+            label: label("total", &sums[0].0, None),
+            what: format!("sums over grains of {name}"),
+            members: among.to_vec(),
+            me,
+            n_sets,
+            own,
+            staging,
+            owned,
+            joins,
+            result,
+            goal,
+        }));
+        Ok(())
+    }
+
+    /// Values for this member's shards of the totals.
+    fn shard_cells(
+        &mut self,
+        sums: &SumTypes,
+        me: usize,
+        n: usize,
+    ) -> Result<Vec<Cell>, MeshError> {
+        let mut cells = Vec::new();
+        for (name, ty) in sums {
+            let range = shard_ranges(ty.shape.n_elements(), n)[me].clone();
+            cells.push(self.give(name, None, &TensorType::new(ty.dtype, vec![range.len()]))?);
+        }
+        Ok(cells)
+    }
+
+    pub(super) fn scatter(
+        &mut self,
+        piece: usize,
+        among: &[usize],
+        grains: &[Option<usize>],
+    ) -> Result<(), MeshError> {
+        let me = self.me(among)?;
+        let sums = self.scattered(piece);
+        if sums.is_empty() {
+            return Ok(());
+        }
+        let shards = self.tree(piece);
+        for (member, grain) in grains.iter().enumerate() {
+            if let Some(grain) = grain {
+                self.trees[shards].came.insert(*grain, member);
+            }
+        }
+        let grain_label = |grain: usize| label("scatter", &sums[0].0, Some(grain));
+        let own = match grains.get(me).copied().flatten() {
+            Some(grain) => {
+                let mut cells = Vec::new();
+                for (name, _) in &sums {
+                    let value = Place::Value(format!("{SCATTERED}{name}"));
+                    cells.push(self.cell_at(&value, Some(grain))?);
+                    // They are not used again.
+                    self.live.remove(&(format!("{SCATTERED}{name}"), Some(grain)));
+                }
+                let places = places_of(&cells);
+                cells.into_iter().for_each(|cell| self.resources.memory.give_back(cell));
+                Some((grain, grain_label(grain), places))
+            }
+            None => None,
+        };
+        let tree = &mut self.trees[shards];
+        let mut actions = Vec::new();
+        while let Some(action) = tree.schedule.get(tree.n_done) {
+            actions.push(match *action {
+                GrainAction::Merge { into, from } => ShardAction::Merge { into, from },
+                GrainAction::Write { grain, slot } | GrainAction::Accumulate { grain, slot } => {
+                    let Some(&member) = tree.came.get(&grain) else { break };
+                    let adds = matches!(action, GrainAction::Accumulate { .. });
+                    ShardAction::Take { grain, member, label: grain_label(grain), slot, adds }
+                }
+            });
+            tree.n_done += 1;
+        }
+        let is_done = tree.n_done == tree.schedule.len() && !actions.is_empty();
+        let n = among.len();
+        let totals = if is_done { self.shard_cells(&sums, me, n)? } else { Vec::new() };
+        let what = format!("sums of a grain of {}", self.program.pieces[piece].name);
+        self.push(Instruction::Scatter(Scatter {
+            what,
+            members: among.to_vec(),
+            me,
+            own,
+            owned: shards_of(&sums, n),
+            shards,
+            actions,
+            totals,
+        }));
+        Ok(())
+    }
+
+    /// How far the scatters of a piece are: an index.
+    fn tree(&mut self, piece: usize) -> usize {
+        if let Some(idx) = self.trees.iter().position(|tree| tree.piece == piece) {
+            return idx;
+        }
+        let schedule = tree_schedule(self.program.n_grains);
+        self.trees.push(Tree { piece, schedule, n_done: 0, came: HashMap::new() });
+        self.trees.len() - 1
+    }
+
+    pub(super) fn gather(
+        &mut self,
+        shard: &Place,
+        into: &Place,
+        among: &[usize],
+    ) -> Result<(), MeshError> {
+        let me = self.me(among)?;
+        let own = self.cell_at(shard, None)?;
+        let whole = self.new_cell_at(into, None)?;
+        let staging = self.resources.staging(own.ty.n_bytes());
+        self.push(Instruction::Gather(Gather {
+            label: label("offer", &shard.to_string(), None),
+            what: format!("the shard of {shard}"),
+            own: staging,
+            shard: own,
+            into: whole,
+            members: among.to_vec(),
+            me,
+        }));
+        Ok(())
+    }
+}
+
+fn places_of(cells: &[Cell]) -> Places {
+    // Sums have no truth values, so all of them are in groups.
+    cells.iter().filter_map(|cell| cell.group).collect()
+}
+
+/// By member: its shard of every sum.
+fn shards_of(sums: &SumTypes, n: usize) -> Vec<Vec<Segment>> {
+    let shard = |tensor: usize, ty: &TensorType, member: usize| {
+        let (size, range) =
+            (ty.dtype.size(), shard_ranges(ty.shape.n_elements(), n)[member].clone());
+        Segment { tensor, bytes: range.start * size..range.end * size, dtype: ty.dtype }
+    };
+    let of_member = |member: usize| {
+        let all = sums.iter().enumerate();
+        all.map(|(tensor, (_, ty))| shard(tensor, ty, member)).collect()
+    };
+    (0..n).map(of_member).collect()
+}
+
+/// By member: an equal share of a slot. Sums of one type are shared out as one run of bytes: what lies between them is zeros, which may be added.
+fn shares_of_slot(sums: &SumTypes, n: usize) -> Vec<Vec<Segment>> {
+    let types: Vec<TensorType> = sums.iter().map(|(_, ty)| ty.clone()).collect();
+    let dtype = types[0].dtype;
+    if types.iter().all(|ty| ty.dtype == dtype) {
+        let (_, n_bytes) = manyhands_device::group_offsets(&types);
+        let whole = [Segment { tensor: 0, bytes: 0..n_bytes, dtype }];
+        return (0..n).map(|owner| equal_share(&whole, owner, n)).collect();
+    }
+    shares_of(sums, n)
+}
+
+/// By member: an equal share of every sum.
+fn shares_of(sums: &SumTypes, n: usize) -> Vec<Vec<Segment>> {
+    let whole: Vec<Segment> = sums
+        .iter()
+        .enumerate()
+        .map(|(tensor, (_, ty))| Segment { tensor, bytes: 0..ty.n_bytes(), dtype: ty.dtype })
+        .collect();
+    (0..n).map(|owner| equal_share(&whole, owner, n)).collect()
+}
+
+/// One of `n` equal shares of whole tensors.
+fn equal_share(whole: &[Segment], owner: usize, n: usize) -> Vec<Segment> {
+    let share = |segment: &Segment| {
+        let size = segment.dtype.size();
+        let edge = |idx: usize| segment.bytes.len() / size * idx / n * size;
+        Segment { bytes: edge(owner)..edge(owner + 1), ..segment.clone() }
+    };
+    whole.iter().map(share).filter(|segment| !segment.bytes.is_empty()).collect()
+}

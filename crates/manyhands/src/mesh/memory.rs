@@ -1,0 +1,142 @@
+//! A worker's memory: cells for values, which are used again once they are forgotten, and slots for sums.
+
+use std::collections::HashMap;
+
+use manyhands_device::{BufferGroup, BufferId, Device, DeviceError, GroupId, group_offsets};
+use manyhands_program::{DType, TensorType};
+
+/// Where a value lies.
+#[derive(Clone, Debug)]
+pub(super) struct Cell {
+    pub(super) buffer: BufferId,
+    pub(super) ty: TensorType,
+    /// The group that it is part of, and where it begins there. Truth values have none: their bytes are written checked.
+    pub(super) group: Option<(GroupId, usize)>,
+    /// Whether it is memory of the pool, and goes back there.
+    is_pooled: bool,
+}
+
+/// The types of a slot's sums, in order, by name.
+pub(super) type SumTypes = Vec<(String, TensorType)>;
+
+/// All memory of a worker for values and sums. What was given back is used again for values of the same type.
+#[derive(Default)]
+pub(super) struct Memory {
+    free: HashMap<TensorType, Vec<Cell>>,
+    slots: HashMap<(SumTypes, usize), BufferGroup>,
+    n_bytes: usize,
+    n_sum_bytes: usize,
+}
+
+impl Memory {
+    /// The bytes that were taken so far.
+    pub(super) fn n_bytes(&self) -> usize {
+        self.n_bytes
+    }
+
+    /// Those of them that are sums.
+    pub(super) fn n_sum_bytes(&self) -> usize {
+        self.n_sum_bytes
+    }
+
+    /// A cell that nothing else uses.
+    pub(super) fn cell(
+        &mut self,
+        device: &mut dyn Device,
+        ty: &TensorType,
+    ) -> Result<Cell, DeviceError> {
+        if let Some(cell) = self.free.get_mut(ty).and_then(Vec::pop) {
+            return Ok(cell);
+        }
+        self.n_bytes += ty.n_bytes();
+        if ty.dtype == DType::Bool {
+            let buffer = device.allocate(ty)?;
+            return Ok(Cell { buffer, ty: ty.clone(), group: None, is_pooled: true });
+        }
+        let group = device.allocate_group(std::slice::from_ref(ty))?;
+        let (buffer, group) = (group.buffers[0], Some((group.id, 0)));
+        Ok(Cell { buffer, ty: ty.clone(), group, is_pooled: true })
+    }
+
+    /// Has a cell used again for something else.
+    pub(super) fn give_back(&mut self, cell: Cell) {
+        if cell.is_pooled {
+            self.free.entry(cell.ty.clone()).or_default().push(cell);
+        }
+    }
+
+    /// Memory for a set of sums.
+    pub(super) fn slot(
+        &mut self,
+        device: &mut dyn Device,
+        sums: &SumTypes,
+        slot: usize,
+    ) -> Result<BufferGroup, DeviceError> {
+        let key = (sums.clone(), slot);
+        if let Some(group) = self.slots.get(&key) {
+            return Ok(group.clone());
+        }
+        let types: Vec<TensorType> = sums.iter().map(|(_, ty)| ty.clone()).collect();
+        let group = device.allocate_group(&types)?;
+        let n_bytes = group_offsets(&types).1;
+        (self.n_bytes, self.n_sum_bytes) = (self.n_bytes + n_bytes, self.n_sum_bytes + n_bytes);
+        self.slots.insert(key, group.clone());
+        Ok(group)
+    }
+}
+
+/// The sums of a slot as cells of their own, which stay with the slot.
+pub(super) fn cells_of_slot(slot: &BufferGroup, sums: &SumTypes) -> Vec<Cell> {
+    let types: Vec<TensorType> = sums.iter().map(|(_, ty)| ty.clone()).collect();
+    let (offsets, _) = group_offsets(&types);
+    let cells = slot.buffers.iter().zip(types).zip(offsets);
+    cells
+        .map(|((&buffer, ty), offset)| Cell {
+            buffer,
+            ty,
+            group: Some((slot.id, offset)),
+            is_pooled: false,
+        })
+        .collect()
+}
+
+/// A cell's bytes, copied only where the device does not show them.
+pub(super) fn bytes_of<'a>(
+    device: &'a dyn Device,
+    cell: &Cell,
+    copied: &'a mut Vec<u8>,
+) -> Result<&'a [u8], DeviceError> {
+    let n = cell.ty.n_bytes();
+    match cell.group {
+        Some((group, offset)) => Ok(&device.host_bytes(group)?[offset..offset + n]),
+        None => {
+            copied.resize(n, 0);
+            device.read(cell.buffer, copied)?;
+            Ok(copied)
+        }
+    }
+}
+
+/// Fills a cell by writing to its bytes, which are copied only where the device does not show them.
+pub(super) fn fill<E: From<DeviceError>>(
+    device: &mut dyn Device,
+    cell: &Cell,
+    copied: &mut Vec<u8>,
+    mut write: impl FnMut(&mut [u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    let n = cell.ty.n_bytes();
+    match cell.group {
+        Some((group, offset)) => {
+            let mut outcome = Ok(());
+            device.with_host_bytes(&[], group, &mut |_, bytes| {
+                outcome = write(&mut bytes[offset..offset + n]);
+            })?;
+            outcome
+        }
+        None => {
+            copied.resize(n, 0);
+            write(copied)?;
+            Ok(device.write(cell.buffer, copied)?)
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! From a job's training programs to what every worker of a mesh does: split, cut, scheduled, sharded, checked.
+
+use std::collections::BTreeMap;
+
+use manyhands_program::mesh::{
+    Activations, Annotations, CROSSING_WEIGHT, Chunked, Cutting, Holding, Level, Mesh, Places,
+    Schedule, Shares, TensorParts, Wish, WorkerProgram, check, cut, lower_parts, mirror, shard,
+    split,
+};
+use manyhands_program::{Program, Role, TensorType};
+
+use super::error::MeshError;
+use super::part::{own_name, part_of};
+use crate::checkpoint::NamedTensor;
+use crate::error::Error;
+use crate::job::{MeshPlan, PipelineSchedule, Recompute};
+
+/// The most pieces into which a worker's share of the model is cut where parameters are gathered piece by piece.
+const MOST_PIECES: usize = 64;
+
+/// A training program for steps of one size.
+pub(crate) struct TrainingOf<'a> {
+    pub(crate) n_samples: usize,
+    pub(crate) n_grains: usize,
+    pub(crate) program: &'a Program,
+    pub(crate) last: Option<&'a Program>,
+}
+
+/// What every worker does in steps of one size.
+#[derive(Clone, Debug)]
+pub(crate) struct Spread {
+    pub(crate) n_samples: usize,
+    pub(crate) n_grains: usize,
+    pub(crate) workers: Vec<WorkerProgram>,
+}
+
+/// Spreads the programs of all sizes of steps over a mesh, which may be smaller than the one that the plan is for.
+pub(crate) fn spread<'a>(
+    plan: &MeshPlan,
+    mesh: Mesh,
+    sizes: impl IntoIterator<Item = TrainingOf<'a>>,
+) -> Result<Vec<Spread>, Error> {
+    let all = sizes.into_iter().map(|one| spread_one(plan, mesh, &one));
+    Ok(all.collect::<Result<_, MeshError>>()?)
+}
+
+fn spread_one(plan: &MeshPlan, mesh: Mesh, of: &TrainingOf<'_>) -> Result<Spread, MeshError> {
+    let level = plan.level.filter(|_| mesh.data > 1).map(Level::try_from).transpose()?;
+    if level.is_some() && mesh.tensor > 1 {
+        return Err(MeshError::ShardedParts { mesh });
+    }
+    let parts = |program: &Program| -> Result<TensorParts, MeshError> {
+        Ok(split(program, mesh.tensor, &annotations(program, &plan.split)?)?)
+    };
+    let (split, last) = (parts(of.program)?, of.last.map(parts).transpose()?);
+    let mut chunked = Vec::with_capacity(mesh.tensor);
+    for (idx, program) in split.programs.iter().enumerate() {
+        let last = last.as_ref().map(|last| &last.programs[idx]);
+        chunked.push(chunks(plan, mesh, program, last, level == Some(Level::Weights))?);
+    }
+    let shares = match level {
+        Some(Level::Gradients | Level::Weights) => Shares::Rounds,
+        Some(Level::Slots) | None => Shares::Blocks,
+    };
+    let kind = schedule_of(plan.schedule);
+    let per_stage = plan.chunks_per_stage;
+    let mut workers = lower_parts(&chunked, mesh, of.n_grains, kind, per_stage, shares)?;
+    if mesh.tensor > 1 {
+        tell_parts(&mut workers, mesh, of.program, &split);
+    }
+    let workers = match level {
+        Some(level) => shard(workers, mesh, level)?,
+        None => workers,
+    };
+    let workers = if plan.mirror { mirror(workers)? } else { workers };
+    check(&workers)?;
+    Ok(Spread { n_samples: of.n_samples, n_grains: of.n_grains, workers })
+}
+
+/// What a job says of how parameters are split, by their names.
+fn annotations(
+    program: &Program,
+    said: &BTreeMap<String, usize>,
+) -> Result<Annotations, MeshError> {
+    let mut annotations = Annotations::default();
+    for (pattern, axis) in said {
+        let mut is_found = false;
+        for (name, role, _) in program.parameters() {
+            if role == Role::Weight && crate::job::matches(pattern, name) {
+                is_found = true;
+                let wish = Wish::Axis { axis: *axis, blocks: 1 };
+                annotations.parameters.insert(name.to_string(), wish);
+            }
+        }
+        if !is_found {
+            return Err(MeshError::NothingToSplit { pattern: pattern.clone() });
+        }
+    }
+    Ok(annotations)
+}
+
+/// Has holdings say what they are of the whole parameters, where each part's program knows only its own.
+fn tell_parts(workers: &mut [WorkerProgram], mesh: Mesh, whole: &Program, split: &TensorParts) {
+    let types: BTreeMap<&str, &TensorType> =
+        whole.parameters().map(|(name, _, value)| (name, whole.ty(value))).collect();
+    for (worker, program) in workers.iter_mut().enumerate() {
+        let part = mesh.position(worker).tensor;
+        for holding in &mut program.holdings {
+            let found = split.parameters.iter().find(|one| one.name == holding.name);
+            if let (Some(one), Some(ty)) = (found, types.get(holding.name.as_str())) {
+                (holding.along, holding.ty) = (one.along[part].clone(), (*ty).clone());
+            }
+        }
+    }
+}
+
+/// The chunks of a program. Where parameters are gathered piece by piece, a chunk has as many pieces as it has layers, or nearly.
+fn chunks(
+    plan: &MeshPlan,
+    mesh: Mesh,
+    program: &Program,
+    last: Option<&Program>,
+    in_pieces: bool,
+) -> Result<Chunked, MeshError> {
+    let n_chunks = mesh.pipeline * plan.chunks_per_stage;
+    let is_wanted_mesh = mesh.pipeline == plan.mesh.pipeline;
+    let places = match plan.cut.is_empty() || !is_wanted_mesh {
+        true => Places::Balanced,
+        false => Places::Before(plan.cut.clone()),
+    };
+    let recompute = match plan.recompute {
+        Recompute::None => Activations::Keep,
+        Recompute::Selected => Activations::Selected,
+        Recompute::All => Activations::Again,
+    };
+    let cutting = |n_chunks| Cutting {
+        n_chunks,
+        places: places.clone(),
+        recompute,
+        cost: None,
+        crossing_weight: CROSSING_WEIGHT,
+    };
+    if !in_pieces || places != Places::Balanced {
+        return Ok(cut(program, last, &cutting(n_chunks))?);
+    }
+    let most = n_layers(program).div_ceil(n_chunks).clamp(1, MOST_PIECES);
+    // A program may have fewer places to cut than layers.
+    let mut outcome = cut(program, last, &cutting(n_chunks * most));
+    for n_pieces in (1..most).rev() {
+        if outcome.is_ok() {
+            break;
+        }
+        outcome = cut(program, last, &cutting(n_chunks * n_pieces));
+    }
+    let chunked = outcome?;
+    let n_pieces = chunked.n_chunks / n_chunks;
+    Ok(chunked.grouped(n_pieces))
+}
+
+/// How many parts of the model have weights of their own, by the first words of their names.
+fn n_layers(program: &Program) -> usize {
+    let mut layers: Vec<&str> = program
+        .parameters()
+        .filter(|(_, role, _)| *role == Role::Weight)
+        .map(|(name, ..)| name.split('/').next().unwrap_or(name))
+        .collect();
+    layers.sort_unstable();
+    layers.dedup();
+    layers.len().max(1)
+}
+
+fn schedule_of(schedule: PipelineSchedule) -> Schedule {
+    match schedule {
+        PipelineSchedule::FillAndDrain => Schedule::Gpipe,
+        PipelineSchedule::OneForwardOneBackward => Schedule::OneFOneB,
+        PipelineSchedule::Interleaved => Schedule::Interleaved,
+        PipelineSchedule::Asynchronous => Schedule::Asynchronous,
+    }
+}
+
+/// A place's parts of the whole state, in the order of what it holds.
+pub(crate) fn part_of_state(
+    state: &[NamedTensor],
+    holdings: &[Holding],
+) -> Result<Vec<NamedTensor>, Error> {
+    let part = |holding: &Holding| {
+        let found = state.iter().find(|tensor| tensor.name == own_name(holding));
+        let missing = || Error::MissingParameter { name: holding.name.clone() };
+        let whole = found.ok_or_else(missing)?;
+        Ok(NamedTensor { tensor: part_of(holding, &whole.tensor)?, ..whole.clone() })
+    };
+    holdings.iter().map(part).collect()
+}

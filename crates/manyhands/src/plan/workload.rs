@@ -1,0 +1,91 @@
+//! What is planned: the programs of a job's steps, and how the machine would be used for them.
+
+use manyhands_program::{Cost, Program, is_sum, split_grains};
+
+use super::Rates;
+use crate::cluster::PlanPrograms;
+use crate::error::Error;
+use crate::job::{DistributeSpec, MeshPlan};
+use crate::machine::Machine;
+
+/// Steps that would take longer are not run to be measured: their operations are counted.
+const LONGEST_STEP: f64 = 4.0;
+/// The share of the machine's memory that measuring may take.
+const ROOM_TO_MEASURE: f64 = 0.5;
+
+/// What is planned.
+pub(crate) struct Workload<'a> {
+    /// The programs of full steps, and of an epoch's last where it is shorter.
+    pub(crate) sizes: &'a [PlanPrograms],
+    /// What the job says of meshes; axes and level are those of each candidate.
+    pub(crate) wanted: MeshPlan,
+    /// Threads of each worker, where the job says so.
+    pub(crate) threads: Option<usize>,
+    /// Cores that workers share.
+    pub(crate) n_cores: usize,
+}
+
+/// What a grain and an update come to, counted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct CountedStep {
+    pub(super) grain_seconds: f64,
+    pub(super) update_seconds: f64,
+    /// Bytes of one set of sums.
+    pub(super) sum_bytes: u64,
+}
+
+impl<'a> Workload<'a> {
+    /// The steps of a job on this machine.
+    pub(crate) fn new(distribute: &DistributeSpec, sizes: &'a [PlanPrograms]) -> Workload<'a> {
+        let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let wanted =
+            MeshPlan { recompute: distribute.recompute, mirror: false, ..MeshPlan::default() };
+        Workload { sizes, wanted, threads: distribute.threads, n_cores }
+    }
+
+    /// Grains of a full step.
+    pub(crate) fn n_grains(&self) -> usize {
+        self.sizes.first().map_or(1, |size| size.training().n_grains)
+    }
+
+    /// Threads of each of so many workers: the cores are shared out.
+    pub(super) fn threads(&self, n_workers: usize) -> usize {
+        self.threads.unwrap_or((self.n_cores / n_workers.max(1)).max(1))
+    }
+
+    /// A full step by its counted operations, on one core.
+    pub(super) fn counted(&self, rates: &Rates) -> Result<CountedStep, Error> {
+        let mut counted = self.counted_bytes()?;
+        if let Some(size) = self.sizes.first() {
+            let split = split_grains(size.training().program)?;
+            counted.grain_seconds = counted_seconds(&split.grain, rates);
+            counted.update_seconds = counted_seconds(&split.step, rates);
+        }
+        Ok(counted)
+    }
+
+    /// The same without times.
+    pub(super) fn counted_bytes(&self) -> Result<CountedStep, Error> {
+        let mut counted = CountedStep { grain_seconds: 0.0, update_seconds: 0.0, sum_bytes: 0 };
+        if let Some(size) = self.sizes.first() {
+            let grain = split_grains(size.training().program)?.grain;
+            let sums = grain.outputs().iter().filter(|one| is_sum(&one.name));
+            counted.sum_bytes = sums.map(|one| grain.ty(one.value).n_bytes() as u64).sum();
+        }
+        Ok(counted)
+    }
+
+    /// Whether there is time and memory to run a step.
+    pub(super) fn can_measure(&self, step: CountedStep, n_bytes: u64) -> bool {
+        let all = Machine::look().usable_memory_bytes();
+        let has_room = all.is_none_or(|all| (n_bytes as f64) < all as f64 * ROOM_TO_MEASURE);
+        let seconds = step.grain_seconds * self.n_grains() as f64 + step.update_seconds;
+        has_room && seconds < LONGEST_STEP
+    }
+}
+
+/// Seconds of a program on one core, by its counted operations.
+pub(super) fn counted_seconds(program: &Program, rates: &Rates) -> f64 {
+    let nodes = program.nodes().iter();
+    nodes.map(|node| rates.seconds(&node.op, Cost::of_node(program, node))).sum()
+}
