@@ -59,6 +59,8 @@ pub struct Mail {
 /// Somebody who waits: for whom, for what, since when.
 struct Wait<'a> {
     from: usize,
+    /// The meeting that is waited for, if it is one: who has come to it may leave.
+    meeting: Option<u64>,
     what: &'a dyn Display,
     start: Instant,
     moved: Instant,
@@ -76,7 +78,7 @@ impl Display for Meeting {
 impl<'a> Wait<'a> {
     fn new(from: usize, what: &'a dyn Display) -> Wait<'a> {
         let now = Instant::now();
-        Wait { from, what, start: now, moved: now }
+        Wait { from, meeting: None, what, start: now, moved: now }
     }
 
     fn what(&self) -> String {
@@ -290,7 +292,7 @@ impl Mail {
             line.post(Kind::Meet, number, &[]);
         }
         let what = Meeting(number);
-        let mut wait = Wait::new(self.rank, &what);
+        let mut wait = Wait { meeting: Some(number), ..Wait::new(self.rank, &what) };
         loop {
             let (_, moved) = self.pump_all(None);
             let is_away =
@@ -426,8 +428,12 @@ impl Mail {
         let troubled = self.lines.iter().enumerate();
         // Where others have begun to count on this worker, it goes on as long as what it waits for may come.
         let matters = |other: usize| self.grace.is_none() || other == wait.from;
+        let has_come = |line: &Option<Line>| {
+            let n_met = line.as_ref().map_or(0, |line| line.n_met);
+            wait.meeting.is_some_and(|number| n_met > number)
+        };
         let mut troubled = troubled
-            .filter(|(other, _)| matters(*other))
+            .filter(|(other, line)| matters(*other) && !has_come(line))
             .filter_map(|(other, line)| Some((other, line.as_ref()?.trouble.as_ref()?)));
         // Who says whom to blame knows more than a closed link.
         let farewell = troubled.clone().find(|(_, one)| matches!(one, Trouble::Farewell(_)));
