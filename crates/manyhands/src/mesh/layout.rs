@@ -78,8 +78,8 @@ pub(super) struct Plan {
     pub(super) instructions: Vec<(usize, Instruction)>,
     /// The state of scatters, by the first sum of each.
     pub(super) shards: Vec<Shards>,
-    /// Where the loss is at the end of a step, if the worker knows it.
-    pub(super) loss: Option<Cell>,
+    /// Where the loss is at the end of a step, if the worker knows it: one of the step, or one of each grain where every grain is a step of its own.
+    pub(super) losses: Vec<Cell>,
     /// Whether it is there before the commit, for others to hear of.
     pub(super) tells_loss: bool,
 }
@@ -147,9 +147,9 @@ impl Resources {
     }
 }
 
-/// The value that is the loss of a step.
-fn loss_of_step() -> (String, Option<usize>) {
-    (LOSS.to_string(), None)
+/// Whether a value is the loss of a step, or of a grain that is one.
+fn is_loss((name, _): &Key) -> bool {
+    name == LOSS
 }
 
 /// A number for what a letter is: the same on both sides, and unlike others.
@@ -204,15 +204,16 @@ impl Plan {
         let mut tells_loss = false;
         for (action_idx, action) in program.actions.iter().enumerate() {
             walk.action_idx = action_idx;
-            tells_loss |= *action == Action::Commit && walk.live.contains_key(&loss_of_step());
+            tells_loss |= *action == Action::Commit && walk.live.keys().any(is_loss);
             walk.lay_out(action)?;
         }
         let Walk { live, instructions, trees, .. } = walk;
         // The next plan may use the same memory: one runs after the other.
         live.values().for_each(|cell| resources.memory.give_back(cell.clone()));
         let shards = trees.iter().map(|_| Shards::default()).collect();
-        let loss = live.get(&loss_of_step()).cloned();
-        Ok(Plan { instructions, shards, loss, tells_loss, program })
+        let losses: BTreeMap<&Key, &Cell> = live.iter().filter(|(key, _)| is_loss(key)).collect();
+        let losses = losses.into_values().cloned().collect();
+        Ok(Plan { instructions, shards, losses, tells_loss, program })
     }
 
     /// The inputs that are to be handed in: grain and name.

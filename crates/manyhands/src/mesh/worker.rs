@@ -319,7 +319,7 @@ impl MeshWorker {
         watch: &mut dyn FnMut(Span),
     ) -> Result<StepOutcome, MeshError> {
         let (worker, n) = (self.worker, self.plans.len());
-        let Some(Plan { program, instructions, shards, loss, tells_loss }) =
+        let Some(Plan { program, instructions, shards, losses, tells_loss }) =
             self.plans.get_mut(plan)
         else {
             return Err(MeshError::NoPlan { worker, plan, n });
@@ -349,9 +349,9 @@ impl MeshWorker {
             if is_commit && needs_others && !mail.is_aborted() {
                 mail.set_grace(Some(GRACE));
             }
-            let told = match loss.as_ref().filter(|_| is_commit && *tells_loss) {
-                Some(cell) => tell_loss(device, cell, mail),
-                None => Ok(()),
+            let told = match is_commit && *tells_loss {
+                true => tell_loss(device, losses, mail),
+                false => Ok(()),
             };
             let done = told.and_then(|()| {
                 carry_out(instruction, input, device, mail, shards, &mut self.copied)
@@ -384,26 +384,36 @@ impl MeshWorker {
         // What others gather after the commit has left before this worker turns to something long. The step is done here: who could not take it is found out in the next.
         let _ = mail.see_off();
         mail.set_grace(None);
-        if let Some(cell) = loss {
-            let mut bytes = [0; 4];
-            let read = device.read(cell.buffer, &mut bytes);
+        if !losses.is_empty() {
             let action = "loss".to_string();
-            read.map_err(|source| MeshError::Device { worker, action, source: source.into() })?;
-            outcome.loss = Some(f32::from_le_bytes(bytes));
+            let read = mean_loss(device, losses);
+            let read =
+                read.map_err(|source| MeshError::Device { worker, action, source: source.into() })?;
+            outcome.loss = Some(read);
         }
         Ok(outcome)
     }
 }
 
 /// Has all others know the loss before they come to the commit.
-fn tell_loss(device: &mut dyn Device, cell: &Cell, mail: &mut Mail) -> Result<(), Failure> {
-    let mut bytes = [0; 4];
-    device.read(cell.buffer, &mut bytes)?;
+fn tell_loss(device: &mut dyn Device, losses: &[Cell], mail: &mut Mail) -> Result<(), Failure> {
+    let bytes = mean_loss(device, losses)?.to_le_bytes();
     let (label, own) = (label("loss", "", None), mail.rank());
     for other in (0..mail.size()).filter(|other| *other != own) {
         mail.post(other, label, &[&bytes])?;
     }
     Ok(())
+}
+
+/// The mean of losses: of one, itself.
+fn mean_loss(device: &mut dyn Device, losses: &[Cell]) -> Result<f32, DeviceError> {
+    let mut sum = -0.0; // to which anything is added without a trace
+    for cell in losses {
+        let mut bytes = [0; 4];
+        device.read(cell.buffer, &mut bytes)?;
+        sum += f32::from_le_bytes(bytes);
+    }
+    Ok(sum / losses.len() as f32)
 }
 
 /// The loss that others told before the commit; all that did have told the same.
