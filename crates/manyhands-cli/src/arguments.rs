@@ -350,6 +350,9 @@ pub(crate) struct BenchConsistency {
     /// How often in an epoch the model is looked at for the time to the target.
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub glimpses: usize,
+    /// Train so often for each line, with the job's seed and those after it, and print means: the steps to a target differ much from seed to seed.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seeds: usize,
     /// Only settings whose names begin with this, such as ssp.
     #[arg(long, value_name = "NAME", default_value = "")]
     pub only: String,
@@ -358,7 +361,7 @@ pub(crate) struct BenchConsistency {
     pub case: Option<String>,
     #[command(flatten)]
     pub overrides: Overrides,
-    /// Print one line of JSON for each run.
+    /// Print one line of JSON for each case and setting, with its single runs.
     #[arg(long)]
     pub json: bool,
 }

@@ -1,6 +1,6 @@
 //! `manyhands bench`.
 
-use manyhands::bench::{Setting, TrainBench, TrainReport};
+use manyhands::bench::{ConsistencyMeans, Ratios, Setting, TrainBench, TrainReport};
 use manyhands::cluster::Straggling;
 
 use std::process::Command;
@@ -16,6 +16,9 @@ use crate::arguments::{BenchCollectives, BenchConsistency, BenchHistory, BenchTa
 use crate::exit::{Class, Failure};
 use crate::library;
 use crate::output::{print, print_json};
+
+/// The most seeds that a line is the mean of.
+const MOST_SEEDS: usize = 1000;
 
 pub(crate) fn train(arguments: &BenchTrain) -> Result<(), Failure> {
     let mut bench = TrainBench::new(arguments.case);
@@ -92,38 +95,48 @@ pub(crate) fn consistency(arguments: &BenchConsistency) -> Result<(), Failure> {
         let known = Setting::ALL.map(Setting::name).join(", ");
         return Err(misused("--only", &arguments.only, &known));
     }
+    if !(1..=MOST_SEEDS).contains(&arguments.seeds) {
+        let sentence = format!("--seeds {}: it must be from 1 to {MOST_SEEDS}", arguments.seeds);
+        return Err(Failure::new(Class::Job, sentence));
+    }
     let bench = library::consistency_bench(arguments)?;
     for case in cases {
-        let (mut bsp, mut bsp_run) = (None, None);
+        let mut bsp = None;
         // All are compared with the first.
         let is_first = |setting: &Setting| *setting == Setting::Bsp;
         for setting in Setting::ALL.into_iter().filter(|one| is_first(one) || is_wanted(one)) {
-            let run = bench.run(case, setting)?;
-            let seconds = run.seconds_to_target.unwrap_or(run.seconds);
-            let relative = seconds / *bsp.get_or_insert(seconds);
-            let whole = run.seconds / *bsp_run.get_or_insert(run.seconds);
+            let runs = bench.runs(case, setting, arguments.seeds)?;
+            let Some(means) = ConsistencyMeans::of(&runs) else { continue };
+            let ratios = means.relative_to(bsp.get_or_insert_with(|| means.clone()));
             if arguments.json {
-                print_json(&json!({
-                    "run": run, "relative_to_bsp": relative, "run_relative_to_bsp": whole,
-                }))?;
-                continue;
+                print_json(&json!({ "means": means, "relative_to_bsp": ratios, "runs": runs }))?;
+            } else {
+                print(&line_of(&means, &ratios, arguments.target.is_some()))?;
             }
-            let to_target = match (run.seconds_to_target, &arguments.target) {
-                (Some(seconds), _) => format!("; to the target {seconds:7.2} s, {relative:.2}"),
-                (None, Some(_)) => "; the target was not reached".to_string(),
-                (None, None) => String::new(),
-            };
-            let last = run.last.map_or(String::new(), |last| format!(", reached {last:.4}"));
-            print(&format!(
-                "{:<9} {:<9} {:7.2} s, {whole:.2} of bsp{to_target}; waiting {:3.0} %{last}",
-                run.straggling,
-                run.setting,
-                run.seconds,
-                100.0 * run.waiting,
-            ))?;
         }
     }
     Ok(())
+}
+
+/// The line of a setting in the table of consistencies.
+fn line_of(means: &ConsistencyMeans, ratios: &Ratios, has_target: bool) -> String {
+    let mut text = format!(
+        "{:<9} {:<9} {:7.2} s, {:.2} of bsp",
+        means.straggling, means.setting, means.seconds, ratios.run
+    );
+    if let (Some(seconds), Some(steps)) = (means.seconds_to_target, means.steps_to_target) {
+        let relative = ratios.to_target.map_or("   -".to_string(), |ratio| format!("{ratio:4.2}"));
+        text += &format!("; to the target {seconds:7.2} s, {relative} of bsp, {steps:7.1} steps");
+    } else if has_target {
+        let ConsistencyMeans { n_runs, n_reached, .. } = means;
+        let runs = if *n_runs == 1 { "run" } else { "runs" };
+        text += &format!("; to the target {n_reached} of {n_runs} {runs} came");
+    }
+    text += &format!("; waiting {:3.0} %", 100.0 * means.waiting);
+    if let Some(last) = means.last {
+        text += &format!(", reached {last:.4}");
+    }
+    text
 }
 
 pub(crate) fn collectives(arguments: &BenchCollectives) -> Result<(), Failure> {
@@ -269,4 +282,38 @@ fn by_name<T: serde::de::DeserializeOwned>(option: &str, name: &str) -> Result<T
     let value = serde_json::Value::String(name.to_string());
     serde_json::from_value(value)
         .map_err(|error| Failure::new(Class::Job, format!("{option} {name}: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(n_reached: usize, to_target: Option<(f64, f64)>, expected: &str) {
+        let means = ConsistencyMeans {
+            straggling: "constant",
+            setting: "ssp 16".to_string(),
+            n_runs: 3,
+            n_reached,
+            seconds: 12.5,
+            seconds_to_target: to_target.map(|(seconds, _)| seconds),
+            steps_to_target: to_target.map(|(_, steps)| steps),
+            waiting: 0.25,
+            last: Some(0.8125),
+        };
+        let ratio = to_target.map(|_| 0.5);
+        let ratios = Ratios { run: 0.75, to_target: ratio, steps_to_target: ratio };
+        assert_eq!(line_of(&means, &ratios, true), expected);
+    }
+
+    #[test]
+    fn a_line_has_the_means_of_a_setting() {
+        let expected = "constant  ssp 16      12.50 s, 0.75 of bsp; to the target    3.25 s, 0.50 of bsp,   123.3 steps; waiting  25 %, reached 0.8125";
+        check(3, Some((3.25, 123.333)), expected);
+    }
+
+    #[test]
+    fn a_line_says_how_many_runs_reached_the_target_if_some_did_not() {
+        let expected = "constant  ssp 16      12.50 s, 0.75 of bsp; to the target 2 of 3 runs came; waiting  25 %, reached 0.8125";
+        check(2, None, expected);
+    }
 }

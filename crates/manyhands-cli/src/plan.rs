@@ -10,8 +10,17 @@ use crate::library;
 use crate::output::{print, print_json};
 
 /// The columns, the first of which is aligned on the left.
-const HEADS: [&str; 8] =
-    ["strategy", "ms a step", "memory", "parameters", "state", "gradients", "between", ""];
+const HEADS: [&str; 9] = [
+    "strategy",
+    "ms a step",
+    "memory",
+    "parameters",
+    "state",
+    "gradients",
+    "between",
+    "process",
+    "",
+];
 
 pub(crate) fn run(arguments: &Plan) -> Result<(), Failure> {
     let plan = library::plan_strategies(arguments)?;
@@ -38,15 +47,15 @@ pub(crate) fn describe(plan: &StrategyPlan) -> String {
     );
     let rows = plan.predictions.iter().enumerate();
     let rows = rows.map(|(idx, one)| row(one, plan.chosen == Some(idx)));
-    let rows: Vec<[String; 8]> = std::iter::once(HEADS.map(str::to_string)).chain(rows).collect();
+    let rows: Vec<[String; 9]> = std::iter::once(HEADS.map(str::to_string)).chain(rows).collect();
     format!("{head}\n{}\n{}.", table(&rows), plan.advice)
 }
 
-fn row(one: &Predicted, is_chosen: bool) -> [String; 8] {
+fn row(one: &Predicted, is_chosen: bool) -> [String; 9] {
     let name = format!("{} {}", if is_chosen { ">" } else { " " }, one.candidate.name);
     if one.memory_bytes == 0 {
         let none = || "-".to_string();
-        return [name, none(), none(), none(), none(), none(), none(), one.reason.clone()];
+        return [name, none(), none(), none(), none(), none(), none(), none(), one.reason.clone()];
     }
     let memory = one.memory;
     let reason = match one.fits {
@@ -61,18 +70,19 @@ fn row(one: &Predicted, is_chosen: bool) -> [String; 8] {
         bytes_in_words(memory.state),
         bytes_in_words(memory.gradients),
         bytes_in_words(memory.activations),
+        bytes_in_words(memory.process),
         reason,
     ]
 }
 
 /// Rows with their columns below each other, the first and the last on the left.
-fn table(rows: &[[String; 8]]) -> String {
+fn table(rows: &[[String; 9]]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<usize> = (0..8).map(|column| width(column).unwrap_or(0)).collect();
-    let line = |row: &[String; 8]| {
+    let widths: Vec<usize> = (0..9).map(|column| width(column).unwrap_or(0)).collect();
+    let line = |row: &[String; 9]| {
         let cell = |(column, text): (usize, &String)| match column {
             0 => format!("{text:<width$}", width = widths[0]),
-            7 => text.clone(),
+            8 => text.clone(),
             column => format!("{text:>width$}", width = widths[column]),
         };
         let cells: Vec<String> = row.iter().enumerate().map(cell).collect();
@@ -88,7 +98,7 @@ mod tests {
     #[test]
     fn columns_stand_below_each_other() {
         let row = |name: &str, number: &str| {
-            let mut row: [String; 8] = Default::default();
+            let mut row: [String; 9] = Default::default();
             (row[0], row[1]) = (name.to_string(), number.to_string());
             row
         };

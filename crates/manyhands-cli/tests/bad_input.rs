@@ -435,6 +435,7 @@ fn measurements_of_nothing_are_refused() {
     check(["--target", "accuracy=nan"], &["accuracy=nan: it should be a measure and a number"]);
     check(["--servers", "0"], &["--servers 0: it must be from 1 to 64"]);
     check(["--workers", "0"], &["--workers 0: it must be from 1 to 64"]);
+    check(["--seeds", "0"], &["--seeds 0: it must be from 1 to 1000"]);
     cases.end();
 }
 

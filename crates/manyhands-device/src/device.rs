@@ -58,6 +58,16 @@ pub unsafe trait GroupMemory: fmt::Debug + Send + Sync {
     fn take(&self, n_bytes: usize) -> Option<NonNull<u8>>;
 }
 
+/// Memory of somebody else that this process reads, such as memory of another process.
+///
+/// # Safety
+/// What is shown begins at a multiple of [`GROUP_ALIGNMENT`], and can be read as long as the value lives. Whoever has launches read it sees to it that nobody writes there
+/// meanwhile, or takes nothing of what came of them.
+pub unsafe trait ShownMemory: fmt::Debug + Send + Sync {
+    /// Where so many bytes are; `None` where there are not as many.
+    fn start(&self, n_bytes: usize) -> Option<NonNull<u8>>;
+}
+
 /// Groups whose bytes can be read.
 pub trait ReadGroups {
     /// The bytes of the group with this place in the list that was asked for; panics, as a slice does, where there is none.
@@ -181,6 +191,16 @@ pub trait Device: Send {
         _memory: &Arc<dyn GroupMemory>,
     ) -> Result<BufferGroup, DeviceError> {
         self.allocate_group(types)
+    }
+
+    /// Buffers of tensors that somebody else has laid out by [`group_offsets`]: inputs of launches, which nothing here writes. `None` where the device cannot read
+    /// memory of the host, or there is less of it.
+    fn show_group(
+        &mut self,
+        _types: &[TensorType],
+        _memory: &Arc<dyn ShownMemory>,
+    ) -> Result<Option<BufferGroup>, DeviceError> {
+        Ok(None)
     }
 
     /// Gives a buffer back; one of a group goes with its group.

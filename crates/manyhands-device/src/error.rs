@@ -17,6 +17,10 @@ pub enum DeviceError {
     GroupMember { id: u64 },
     #[error("group {id:x} cannot be read and written at the same time")]
     SharedGroup { id: u64 },
+    #[error("group {id:x} lies in memory of somebody else, and can only be read")]
+    ShownGroup { id: u64 },
+    #[error("what another worker shows is not where this device can read it")]
+    NotShown,
     #[error("truth values cannot be in a group: its bytes are written unchecked")]
     GroupOfTruthValues,
     #[error("executable {id:x} does not exist on this device, or was released")]
@@ -59,6 +63,8 @@ pub enum DeviceError {
     NoStep { plan: usize },
     #[error("grain {grain} is in the step's sums already; it must not be added twice")]
     GrainTwice { grain: usize },
+    #[error("sums of grains {found:?} are not those of all {n_grains} grains, each once")]
+    OtherSums { found: Vec<std::ops::Range<usize>>, n_grains: usize },
     #[error("{what} {idx} does not exist; there are {n}")]
     NoSuchIndex { what: &'static str, idx: usize, n: usize },
     #[error("this machine does not have the {name} instructions")]

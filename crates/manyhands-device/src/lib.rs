@@ -11,7 +11,8 @@ mod step;
 pub use cpu::{CpuDevice, Fault, Isa, KERNEL_SET};
 pub use device::{
     BufferGroup, BufferId, Device, DeviceDescription, Evaluated, ExecutableId, GROUP_ALIGNMENT,
-    GroupId, GroupMemory, Launch, MemoryPlan, Moment, ReadBuffers, ReadGroups, group_offsets,
+    GroupId, GroupMemory, Launch, MemoryPlan, Moment, ReadBuffers, ReadGroups, ShownMemory,
+    group_offsets,
 };
 pub use error::DeviceError;
 pub use paper::PaperDevice;

@@ -8,8 +8,10 @@ mod training;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
 
-use manyhands_device::{DeviceError, GROUP_ALIGNMENT, SumLayout};
+use manyhands_device::{DeviceError, GROUP_ALIGNMENT, ShownMemory, SumLayout};
 use manyhands_program::{Adam, DType, Optimizer, Sgd};
 use proptest::prelude::*;
 use training::Worker;
@@ -77,8 +79,40 @@ struct Share {
     call: usize,
 }
 
+/// How the sums of workers come together.
+#[derive(Clone, Copy, Debug)]
+enum Together {
+    /// Somebody adds them up, and the totals are written.
+    AddedUp,
+    /// Every worker reads those of the others where they lie.
+    Shown,
+}
+
+/// A set of sums in memory of its own.
+#[derive(Debug)]
+struct Shown(Vec<Line>);
+
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+struct Line(#[allow(dead_code)] [u8; 64]);
+
+// SAFETY: lines are aligned, initialised and never written once they are shown.
+unsafe impl ShownMemory for Shown {
+    fn start(&self, n_bytes: usize) -> Option<NonNull<u8>> {
+        (n_bytes <= 64 * self.0.len()).then(|| NonNull::from(&self.0[..]).cast())
+    }
+}
+
+impl Shown {
+    fn of(bytes: &[u8]) -> Arc<dyn ShownMemory> {
+        let (lines, rest) = bytes.as_chunks::<64>();
+        assert!(rest.is_empty(), "sums end at a line");
+        Arc::new(Shown(lines.iter().copied().map(Line).collect()))
+    }
+}
+
 /// One step by all workers; the shares of one grain after the other.
-fn run_shared(workers: &mut [Worker], shares: &[Share], number: u64) {
+fn run_shared(workers: &mut [Worker], shares: &[Share], number: u64, together: Together) {
     let n_grains = shares.len();
     let mut sums = BTreeMap::new();
     for (idx, worker) in workers.iter_mut().enumerate() {
@@ -100,6 +134,21 @@ fn run_shared(workers: &mut [Worker], shares: &[Share], number: u64) {
             assert_eq!(bytes.len(), layout.n_bytes);
             sums.insert((grains.start, grains.end), bytes.to_vec());
         }
+    }
+    if let Together::Shown = together {
+        for Worker { step, plan, .. } in workers {
+            let mut shown = Vec::new();
+            for ((start, end), bytes) in &sums {
+                let grains = *start..*end;
+                if !step.held().contains(&grains) {
+                    let group = step.show_sums(*plan, &Shown::of(bytes)).unwrap();
+                    shown.push((grains, group.expect("a CPU reads where it likes")));
+                }
+            }
+            step.run_joined_update(*plan, &shown).unwrap();
+            step.hide_sums().unwrap();
+        }
+        return;
     }
     let layout = workers[0].step.sum_layout(workers[0].plan).unwrap().clone();
     let total = total(&layout, &sums, 0, n_grains);
@@ -134,6 +183,7 @@ proptest! {
         is_adam: bool,
         last in proptest::option::of(1..training::GRAIN),
         lanes in proptest::array::uniform5(1..=3usize),
+        together in prop_oneof![Just(Together::AddedUp), Just(Together::Shown)],
     ) {
         let n_grains = first.len();
         let optimizer = if is_adam { adam() } else { sgd() };
@@ -147,7 +197,7 @@ proptest! {
             let number = number as u64 + 1;
             let before = alone.state();
             alone.run_alone(number);
-            run_shared(&mut workers, shares, number);
+            run_shared(&mut workers, shares, number, together);
             let expected = alone.state();
             prop_assert_ne!(&before, &expected);
             for (idx, worker) in workers.iter().enumerate() {
@@ -298,4 +348,58 @@ fn assignments_that_come_again_take_no_more_memory() {
         assert!(round == 0 || now == bytes);
         bytes = now;
     }
+}
+
+#[test]
+fn sums_that_others_may_read_stay_until_the_step_after_the_next() {
+    let mut worker = Worker::new(sgd(), 2, None, 1);
+    let plan = worker.plan;
+    let mut expected: Vec<Vec<u8>> = Vec::new();
+    let mut shown: Option<(usize, Vec<u8>)> = None;
+    for number in 1..=4 {
+        worker.write_step(number);
+        worker.write_grain(number, 0);
+        let step = &mut worker.step;
+        step.begin_step(plan).unwrap();
+        step.run_grains(plan, &[0..1]).unwrap();
+        // Where the sums of the step before were, those of this one are not.
+        let now = step.held_bytes(0).unwrap();
+        let place = now.as_ptr() as usize;
+        if let Some((before, bytes)) = &shown {
+            assert_ne!(place, *before, "step {number}");
+            // SAFETY: memory of the executor, which keeps its slots.
+            let kept = unsafe { std::slice::from_raw_parts(*before as *const u8, now.len()) };
+            assert!(kept == &bytes[..], "step {number}");
+        }
+        shown = Some((place, now.to_vec()));
+        expected.push(now.to_vec());
+        let other = step.show_sums(plan, &Shown::of(&expected[0])).unwrap().unwrap();
+        step.run_joined_update(plan, &[(1..2, other)]).unwrap();
+    }
+    assert!(expected.windows(2).all(|pair| pair[0] != pair[1]), "the parameters moved");
+}
+
+#[test]
+fn what_is_shown_is_not_written_and_sums_must_be_of_all_grains() {
+    let mut worker = Worker::new(sgd(), 2, None, 1);
+    let plan = worker.plan;
+    worker.write_step(1);
+    worker.write_grain(1, 0);
+    let step = &mut worker.step;
+    step.begin_step(plan).unwrap();
+    step.run_grains(plan, &[0..1]).unwrap();
+    let bytes = step.held_bytes(0).unwrap().to_vec();
+    let group = step.show_sums(plan, &Shown::of(&bytes)).unwrap().unwrap();
+    let device = step.device_mut();
+    assert!(device.host_bytes(group).unwrap() == bytes);
+    let refused = device.with_host_bytes(&[], group, &mut |_, _| panic!("it was shown"));
+    assert!(matches!(refused, Err(DeviceError::ShownGroup { .. })), "{refused:?}");
+    assert!(step.show_sums(plan, &Shown::of(&[])).unwrap().is_none(), "there is too little");
+    let others = DeviceError::OtherSums { found: vec![0..1], n_grains: 2 };
+    assert_eq!(step.run_joined_update(plan, &[]), Err(others));
+    step.run_joined_update(plan, &[(1..2, group)]).unwrap();
+    step.hide_sums().unwrap();
+    step.begin_step(plan).unwrap();
+    step.run_grains(plan, &[0..1]).unwrap();
+    assert!(step.run_joined_update(plan, &[(1..2, group)]).is_err(), "it is hidden");
 }

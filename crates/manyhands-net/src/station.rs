@@ -20,7 +20,7 @@ use crate::wire::{
 };
 
 /// Bytes that a ring in shared memory holds.
-pub(crate) const RING: usize = 1 << 20;
+pub const RING: usize = 1 << 20;
 /// The most calls that wait to be taken.
 const MOST_WAITING: usize = 256;
 /// How often somebody who waits looks whether to give up.

@@ -52,6 +52,21 @@ pub fn partials(n_grains: usize, n_lanes: usize) -> Partials {
     Partials { partials: found, join }
 }
 
+impl Partials {
+    /// Partial sums of these subtrees, which come in grain order, joined along the tree over `whole`; `None` where they are not complete subtrees that cover it, each
+    /// grain once.
+    pub fn of_subtrees(whole: Range<usize>, subtrees: &[Range<usize>]) -> Option<Partials> {
+        let mut joins: Vec<Option<Join>> =
+            (0..subtrees.len()).map(|idx| Some(Join::Partial(idx))).collect();
+        for Addition { into, from } in join_order(whole, subtrees)? {
+            let (left, right) = (joins[into].take()?, joins[from].take()?);
+            joins[into] = Some(Join::Add(Box::new(left), Box::new(right)));
+        }
+        let partials = subtrees.iter().map(|grains| Partial { grains: grains.clone(), lane: 0 });
+        Some(Partials { partials: partials.collect(), join: joins.first_mut()?.take()? })
+    }
+}
+
 fn descend(
     range: Range<usize>,
     lane_of: &dyn Fn(usize) -> usize,

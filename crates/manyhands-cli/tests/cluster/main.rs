@@ -12,11 +12,14 @@ mod server;
 
 mod faults;
 mod fleet;
+mod links;
+mod mesh_faults;
 mod meshes;
 mod pairs;
 mod points;
 mod reading;
 mod rows;
+mod seen;
 mod servers;
 mod traffic;
 mod urls;

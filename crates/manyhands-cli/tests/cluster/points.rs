@@ -13,7 +13,7 @@ const ENDS_AT: &str = "MANYHANDS_TEST_ENDS_AT";
 const FOLLOWS: &str = "MANYHANDS_TEST_FOLLOWS";
 
 /// Points, by name, and the one that must have been seen just before.
-const POINTS: [(&str, Point, Option<Point>); 13] = [
+const POINTS: [(&str, Point, Option<Point>); 14] = [
     ("grains", Point::Grains, None),
     ("exchange", Point::Exchange, None),
     ("sending", Point::Sending, None),
@@ -27,10 +27,15 @@ const POINTS: [(&str, Point, Option<Point>); 13] = [
     ("checkpoint-sent", Point::Grains, Some(Point::Checkpoint)),
     (EARLY[0], Point::Sending, Some(Point::Grains)),
     (EARLY[1], Point::Reducing, Some(Point::Grains)),
+    (FROZEN, Point::Update, None),
 ];
 
 /// Points at which a worker ends only while its grains run, before it is done with them: sums travel so early only where that is on.
 const EARLY: [&str; 2] = ["early-sending", "early-reducing"];
+
+/// Where a worker does not end, but freezes, once, until it is woken and finds this file.
+pub(crate) const FROZEN: &str = "frozen-update";
+pub(crate) const WOKEN: &str = "woken";
 
 /// Not a test of its own: the process of a worker that the tests below start, with a point at which it kills itself.
 #[test]
@@ -41,6 +46,8 @@ fn a_worker_that_ends_itself() {
     let (name, least) = (wanted.to_string(), least.parse::<usize>().unwrap());
     let (_, point, after) = POINTS.into_iter().find(|(name, ..)| *name == wanted).unwrap();
     let is_early = EARLY.contains(&wanted);
+    let freezes = AtomicBool::new(wanted == FROZEN);
+    let ends = !freezes.load(Ordering::Relaxed);
     let (n_steps, is_after) = (AtomicUsize::new(0), AtomicBool::new(after.is_none()));
     let watcher = Watcher::new(move |at| {
         if at == Point::Done {
@@ -48,7 +55,15 @@ fn a_worker_that_ends_itself() {
         }
         let is_there = at == point && is_after.load(Ordering::Relaxed);
         if is_there && n_steps.load(Ordering::Relaxed) >= least {
-            kill_myself();
+            if ends {
+                kill_myself("KILL");
+            } else if freezes.swap(false, Ordering::Relaxed) {
+                kill_myself("STOP");
+                // The signal may come a moment later than the word that it was sent.
+                while !std::path::Path::new(WOKEN).exists() {
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                }
+            }
         }
         if Some(at) == after {
             is_after.store(true, Ordering::Relaxed);
@@ -70,10 +85,9 @@ fn a_worker_that_ends_itself() {
     run_worker(settings, |sentence| println!("{sentence}")).unwrap();
 }
 
-fn kill_myself() -> ! {
+fn kill_myself(signal: &str) {
     let own = std::process::id().to_string();
-    std::process::Command::new("kill").args(["-s", "KILL", &own]).status().unwrap();
-    unreachable!("killed")
+    std::process::Command::new("kill").args(["-s", signal, &own]).status().unwrap();
 }
 
 /// Starts a worker that ends at the point of its name, when it comes there after so many steps.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use memmap2::MmapMut;
 
-use crate::device::GroupMemory;
+use crate::device::{GroupMemory, ShownMemory};
 
 /// Memory from this size on gets its own mapping: 1.5 MiB, so that what rounding up to a huge page wastes stays small.
 const LARGE: usize = 3 << 19;
@@ -31,9 +31,11 @@ enum Memory {
     Large(MmapMut, usize),
     /// Of somebody else, who must stay.
     Given(NonNull<u8>, #[allow(dead_code)] Arc<dyn GroupMemory>),
+    /// The same, to be read only.
+    Shown(NonNull<u8>, #[allow(dead_code)] Arc<dyn ShownMemory>),
 }
 
-// SAFETY: memory belongs to no thread, and given memory to nobody else ([`GroupMemory`]).
+// SAFETY: memory belongs to no thread, given memory to nobody else ([`GroupMemory`]), and shown memory is not written.
 unsafe impl Send for Memory {}
 // SAFETY: as above; it is written through `&mut` only.
 unsafe impl Sync for Memory {}
@@ -79,6 +81,17 @@ impl AlignedBytes {
         Some(AlignedBytes { memory: Memory::Given(start, Arc::clone(memory)), n_bytes })
     }
 
+    /// So many bytes of memory that somebody else shows, where there are as many. They are never written here.
+    pub(super) fn shown(memory: &Arc<dyn ShownMemory>, n_bytes: usize) -> Option<AlignedBytes> {
+        let start = memory.start(n_bytes)?;
+        Some(AlignedBytes { memory: Memory::Shown(start, Arc::clone(memory)), n_bytes })
+    }
+
+    /// Whether it is to be read only.
+    pub(super) fn is_shown(&self) -> bool {
+        matches!(self.memory, Memory::Shown(..))
+    }
+
     /// A copy of these bytes.
     pub(super) fn from_slice(bytes: &[u8]) -> Option<AlignedBytes> {
         let mut own = AlignedBytes::zeroed(bytes.len())?;
@@ -97,8 +110,8 @@ impl AlignedBytes {
                 std::slice::from_raw_parts(lines.as_ptr().cast(), self.n_bytes)
             },
             Memory::Large(mapping, offset) => &mapping[*offset..*offset + self.n_bytes],
-            // SAFETY: as many bytes were given, initialised, to nobody else.
-            Memory::Given(start, _) => unsafe {
+            // SAFETY: as many bytes were given, initialised, to nobody else; or are shown, by one whose word it is that nobody writes there while it counts.
+            Memory::Given(start, _) | Memory::Shown(start, _) => unsafe {
                 std::slice::from_raw_parts(start.as_ptr(), self.n_bytes)
             },
         }
@@ -114,7 +127,7 @@ impl AlignedBytes {
         match &mut self.memory {
             Memory::Small(lines) => lines.as_mut_ptr().cast(),
             Memory::Large(mapping, offset) => mapping.as_mut_ptr().wrapping_add(*offset),
-            Memory::Given(start, _) => start.as_ptr(),
+            Memory::Given(start, _) | Memory::Shown(start, _) => start.as_ptr(),
         }
     }
 }

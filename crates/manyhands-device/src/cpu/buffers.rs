@@ -6,7 +6,9 @@ use manyhands_program::{DType, TensorType};
 
 use super::aligned::AlignedBytes;
 use super::table::{Others, Table};
-use crate::device::{BufferGroup, BufferId, GroupId, GroupMemory, ReadGroups, group_offsets};
+use crate::device::{
+    BufferGroup, BufferId, GroupId, GroupMemory, ReadGroups, ShownMemory, group_offsets,
+};
 use crate::error::DeviceError;
 
 /// All buffers of a device, and their groups.
@@ -59,11 +61,30 @@ impl Buffers {
         if types.iter().any(|ty| ty.dtype == DType::Bool) {
             return Err(DeviceError::GroupOfTruthValues);
         }
-        let (offsets, n_bytes) = group_offsets(types);
+        let n_bytes = group_offsets(types).1;
         let bytes = match memory.and_then(|memory| AlignedBytes::in_memory(memory, n_bytes)) {
             Some(bytes) => bytes,
             None => zeros(n_bytes)?,
         };
+        Ok(self.insert_group(types, bytes))
+    }
+
+    /// A group that lies in memory of somebody else, and is not written.
+    pub(super) fn show_group(
+        &mut self,
+        types: &[TensorType],
+        memory: &Arc<dyn ShownMemory>,
+    ) -> Result<Option<BufferGroup>, DeviceError> {
+        // Nobody vouches for what its bytes are.
+        if types.iter().any(|ty| ty.dtype == DType::Bool) {
+            return Err(DeviceError::GroupOfTruthValues);
+        }
+        let bytes = AlignedBytes::shown(memory, group_offsets(types).1);
+        Ok(bytes.map(|bytes| self.insert_group(types, bytes)))
+    }
+
+    fn insert_group(&mut self, types: &[TensorType], bytes: AlignedBytes) -> BufferGroup {
+        let (offsets, _) = group_offsets(types);
         let id = GroupId(self.groups.insert(Group { bytes, members: Vec::new(), written_in: 0 }));
         let members = types.iter().zip(offsets);
         let members: Vec<BufferId> =
@@ -71,7 +92,7 @@ impl Buffers {
         if let Some(group) = self.groups.get_mut(id.0) {
             group.members.clone_from(&members);
         }
-        Ok(BufferGroup { id, buffers: members })
+        BufferGroup { id, buffers: members }
     }
 
     pub(super) fn free(&mut self, id: BufferId) -> Result<(), DeviceError> {
@@ -138,7 +159,23 @@ impl Buffers {
         })
     }
 
+    /// An error where a buffer lies in memory that is only shown.
+    pub(super) fn check_writable(&self, id: BufferId) -> Result<(), DeviceError> {
+        match self.get(id)?.memory {
+            Memory::Own(_) => Ok(()),
+            Memory::Member(group, _) => self.check_group_writable(group),
+        }
+    }
+
+    fn check_group_writable(&self, id: GroupId) -> Result<(), DeviceError> {
+        match self.groups.get(id.0).is_some_and(|group| group.bytes.is_shown()) {
+            true => Err(DeviceError::ShownGroup { id: id.0 }),
+            false => Ok(()),
+        }
+    }
+
     pub(super) fn bytes_mut(&mut self, id: BufferId) -> Result<&mut [u8], DeviceError> {
+        self.check_writable(id)?;
         let missing = DeviceError::NoSuchBuffer { id: id.0 };
         let Some(buffer) = self.table.get_mut(id.0) else { return Err(missing) };
         Ok(match &mut buffer.memory {
@@ -162,6 +199,7 @@ impl Buffers {
         written: GroupId,
         then: &mut dyn FnMut(&dyn ReadGroups, &mut [u8]),
     ) -> Result<(), DeviceError> {
+        self.check_group_writable(written)?;
         let (own, others) = self.groups.split_mut(written.0).ok_or(no_such_group(written))?;
         if read.contains(&written) {
             return Err(DeviceError::SharedGroup { id: written.0 });

@@ -38,7 +38,7 @@ use self::table::Table;
 use self::team::{Barrier, Team};
 use crate::device::{
     BufferGroup, BufferId, Device, DeviceDescription, ExecutableId, GroupId, GroupMemory, Launch,
-    MemoryPlan, Moment, ReadGroups,
+    MemoryPlan, Moment, ReadGroups, ShownMemory,
 };
 use crate::error::DeviceError;
 
@@ -160,6 +160,10 @@ impl CpuDevice {
                 return Err(DeviceError::ArgumentCount { program, what, expected, found });
             }
             for (idx, (id, ty)) in ids.iter().zip(types).enumerate() {
+                let writes = what == "output" || (what == "parameter" && compiled.updated[idx]);
+                if writes {
+                    self.buffers.check_writable(*id)?;
+                }
                 let (buffer, address) = self.buffers.get_mut(*id)?;
                 if buffer.ty != *ty {
                     return Err(DeviceError::ArgumentType {
@@ -171,7 +175,6 @@ impl CpuDevice {
                     });
                 }
                 // Two uses in one run are fine only if both read.
-                let writes = what == "output" || (what == "parameter" && compiled.updated[idx]);
                 let (last_run, written) = buffer.used;
                 if last_run == self.n_runs && (writes || written) {
                     return Err(DeviceError::SharedBuffer { id: id.0 });
@@ -330,6 +333,14 @@ impl Device for CpuDevice {
         memory: &Arc<dyn GroupMemory>,
     ) -> Result<BufferGroup, DeviceError> {
         self.buffers.allocate_group(types, Some(memory))
+    }
+
+    fn show_group(
+        &mut self,
+        types: &[TensorType],
+        memory: &Arc<dyn ShownMemory>,
+    ) -> Result<Option<BufferGroup>, DeviceError> {
+        self.buffers.show_group(types, memory)
     }
 
     fn free(&mut self, buffer: BufferId) -> Result<(), DeviceError> {

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::{PlanId, StepExecutor, SumLayout};
-use crate::device::{GroupMemory, ReadGroups};
+use crate::device::{GroupId, GroupMemory, ReadGroups, ShownMemory};
 use crate::error::DeviceError;
 
 /// The partial sums that a worker holds, as bytes laid out by [`SumLayout`].
@@ -142,6 +142,46 @@ impl StepExecutor {
         self.forget_step();
         let shared = self.plans[plan.0].shared_step.as_ref();
         let update = shared.and_then(|shared| shared.update.as_ref());
+        update.map_or(Ok(()), |update| self.resources.device.run(std::slice::from_ref(update)))
+    }
+
+    /// Has sets of sums of another worker, laid out as this one's, be inputs of [`StepExecutor::run_joined_update`] where they lie; `None` where the device cannot
+    /// read them there.
+    pub fn show_sums(
+        &mut self,
+        plan: PlanId,
+        memory: &Arc<dyn ShownMemory>,
+    ) -> Result<Option<GroupId>, DeviceError> {
+        self.plan(plan)?;
+        let types = &self.plans[plan.0].sum_types;
+        let group = self.resources.device.show_group(types, memory)?;
+        let id = group.as_ref().map(|group| group.id);
+        self.resources.shown.extend(group);
+        Ok(id)
+    }
+
+    /// Forgets all that was shown, and that this worker's own sums may still be read.
+    pub fn hide_sums(&mut self) -> Result<(), DeviceError> {
+        let gone: Vec<GroupId> = self.resources.shown.drain(..).map(|group| group.id).collect();
+        self.plans.iter_mut().for_each(|plan| plan.forget_joined(&gone));
+        self.held.lent.clear();
+        gone.into_iter().try_for_each(|group| self.resources.device.free_group(group))
+    }
+
+    /// Runs the update of the step that was begun on the sums that are held and those of these grains that others show, added along the tree in the same pass over memory:
+    /// together they are the sums of all grains. That ends the step. What was held is not written again before the step after the next.
+    pub fn run_joined_update(
+        &mut self,
+        plan: PlanId,
+        shown: &[(Range<usize>, GroupId)],
+    ) -> Result<(), DeviceError> {
+        self.check_begun(plan)?;
+        let held = self.held.grains.iter().cloned().zip(self.held.groups.iter().copied());
+        let mut sets: Vec<(Range<usize>, GroupId)> = held.chain(shown.iter().cloned()).collect();
+        sets.sort_by_key(|(grains, _)| grains.start);
+        let update = self.plans[plan.0].joined_update(&mut self.resources, &sets)?;
+        self.begun = None;
+        self.held.lend();
         update.map_or(Ok(()), |update| self.resources.device.run(std::slice::from_ref(update)))
     }
 

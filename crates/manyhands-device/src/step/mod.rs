@@ -42,7 +42,7 @@ pub struct StepExecutor {
 }
 
 /// A plan of an executor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PlanId(usize);
 
 impl StepExecutor {

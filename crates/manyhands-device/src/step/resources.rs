@@ -24,6 +24,8 @@ pub(super) struct Resources {
     pub(super) buffer_bytes: usize,
     /// Where partial sums are to lie, if somebody else wants to see them.
     pub(super) partial_memory: Option<Arc<dyn GroupMemory>>,
+    /// Sets of sums in memory of others.
+    pub(super) shown: Vec<BufferGroup>,
 }
 
 /// What a buffer is for.
@@ -58,6 +60,7 @@ impl Resources {
             slots: HashMap::new(),
             buffer_bytes: 0,
             partial_memory: None,
+            shown: Vec::new(),
         }
     }
 
@@ -110,7 +113,7 @@ impl Resources {
 
     /// The slot whose group this is.
     pub(super) fn slot_of(&self, group: GroupId) -> Result<BufferGroup, DeviceError> {
-        let slot = self.slots.values().find(|slot| slot.id == group);
+        let slot = self.slots.values().chain(&self.shown).find(|slot| slot.id == group);
         slot.cloned().ok_or(DeviceError::NoSuchGroup { id: group.0 })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use manyhands_program::{Piece, join_order, maximal_subtrees_of, pieces};
+use manyhands_program::{Partials, Piece, join_order, joining, maximal_subtrees_of, pieces};
 
 use super::announce::{Ending, LateMerge};
 use super::plan::{Lanes, Part, Plan};
@@ -13,6 +13,9 @@ use crate::error::DeviceError;
 /// The most assignments of a plan that stay laid out. Between failures one or two come again and again.
 const MAX_ASSIGNMENTS: usize = 256;
 
+/// The sum of a range of grains, and the slot where it lies.
+type PlacedSum = (Range<usize>, GroupId);
+
 /// What a plan has for steps that are shared.
 pub(super) struct SharedStep {
     /// Where the sums over all grains are put before the update.
@@ -21,6 +24,8 @@ pub(super) struct SharedStep {
     pub(super) update: Option<Launch>,
     /// What was laid out so far, the oldest first.
     assignments: Vec<Assignment>,
+    /// Updates from sets of sums that were not added up before, by those sets; the oldest first.
+    joined: Vec<(Vec<PlacedSum>, Option<Launch>)>,
 }
 
 /// The partial sums of a step that a worker holds: one for each maximal complete subtree, in grain order.
@@ -30,6 +35,8 @@ pub(super) struct Held {
     pub(super) grains: Vec<Range<usize>>,
     /// The slot of each.
     pub(super) groups: Vec<GroupId>,
+    /// The slots of the step before, where other workers may still read them.
+    pub(super) lent: Vec<GroupId>,
 }
 
 /// Grains that were asked for on top of what was held, laid out.
@@ -47,6 +54,7 @@ pub(super) struct Assignment {
 }
 
 impl Held {
+    /// Holds nothing any more; what is lent stays lent.
     pub(super) fn clear(&mut self) {
         self.grains.clear();
         self.groups.clear();
@@ -56,6 +64,13 @@ impl Held {
     pub(super) fn copy_from(&mut self, other: &Held) {
         self.grains.clone_from(&other.grains);
         self.groups.clone_from(&other.groups);
+        self.lent.clone_from(&other.lent);
+    }
+
+    /// Holds nothing any more, and others may read what was held. Those who read what was lent before have done so.
+    pub(super) fn lend(&mut self) {
+        std::mem::swap(&mut self.groups, &mut self.lent);
+        self.clear();
     }
 
     fn push(&mut self, grains: Range<usize>, group: GroupId) {
@@ -73,8 +88,51 @@ impl Plan {
         let totals = resources.slot(SlotPurpose::Totals, &self.sum_types)?;
         let step = Part::new(resources, self.parts.step.clone())?;
         let update = self.update_launch(resources, &step, std::slice::from_ref(&totals));
-        self.shared_step = Some(SharedStep { totals, update, assignments: Vec::new() });
+        let (assignments, joined) = (Vec::new(), Vec::new());
+        self.shared_step = Some(SharedStep { totals, update, assignments, joined });
         Ok(())
+    }
+
+    /// The update from these sets of sums, which cover the step's grains; none if nothing follows the sums. Allocates nothing where the same was asked before.
+    pub(super) fn joined_update(
+        &mut self,
+        resources: &mut Resources,
+        sets: &[(Range<usize>, GroupId)],
+    ) -> Result<Option<&Launch>, DeviceError> {
+        let missing = || DeviceError::OtherSums {
+            found: sets.iter().map(|(grains, _)| grains.clone()).collect(),
+            n_grains: self.n_grains(),
+        };
+        let shared = self.shared_step.as_ref().ok_or_else(missing)?;
+        let known = shared.joined.iter().position(|(known, _)| known == sets);
+        let made = match known {
+            Some(_) => None,
+            None => {
+                let subtrees: Vec<Range<usize>> =
+                    sets.iter().map(|(grains, _)| grains.clone()).collect();
+                let partials = Partials::of_subtrees(0..self.n_grains(), &subtrees);
+                let joining = joining(&self.parts.step, &partials.ok_or_else(missing)?)?;
+                let step = Part::new(resources, joining)?;
+                let slots = sets.iter().map(|(_, group)| resources.slot_of(*group));
+                let slots = slots.collect::<Result<Vec<_>, _>>()?;
+                Some(self.update_launch(resources, &step, &slots))
+            }
+        };
+        let Some(shared) = &mut self.shared_step else { return Ok(None) };
+        if let Some(made) = made {
+            if shared.joined.len() == MAX_ASSIGNMENTS {
+                shared.joined.remove(0);
+            }
+            shared.joined.push((sets.to_vec(), made));
+        }
+        let at = known.unwrap_or(shared.joined.len() - 1);
+        Ok(shared.joined[at].1.as_ref())
+    }
+
+    /// Forgets updates from sets of sums that are among these.
+    pub(super) fn forget_joined(&mut self, gone: &[GroupId]) {
+        let Some(shared) = &mut self.shared_step else { return };
+        shared.joined.retain(|(sets, _)| !sets.iter().any(|(_, group)| gone.contains(group)));
     }
 
     /// The layout of these grains on top of what is held; none if the plan shares no steps yet. Allocates nothing where the
@@ -119,7 +177,7 @@ impl Plan {
         };
         let mut lanes = Lanes::default();
         let mut joins = Vec::new();
-        let mut after = Held::default();
+        let mut after = Held { lent: held.lent.clone(), ..Held::default() };
         let mut n_tried = 0;
         let all: Vec<Range<usize>> = held.grains.iter().chain(grains).cloned().collect();
         for subtree in maximal_subtrees_of(&all, self.n_grains()) {
@@ -167,7 +225,7 @@ impl Plan {
         })
     }
 
-    /// The next slot that does not hold anything; `n_tried` goes on from one call to the next.
+    /// The next slot that does not hold anything and is not lent; `n_tried` goes on from one call to the next.
     fn free_slot(
         &self,
         resources: &mut Resources,
@@ -178,7 +236,7 @@ impl Plan {
             let purpose = SlotPurpose::Partial { idx: *n_tried };
             let slot = resources.slot(purpose, &self.sum_types)?;
             *n_tried += 1;
-            if !held.groups.contains(&slot.id) {
+            if !held.groups.contains(&slot.id) && !held.lent.contains(&slot.id) {
                 return Ok(slot);
             }
         }

@@ -35,9 +35,11 @@ pub enum Kind {
     Barrier,
     /// One to one.
     Send,
+    /// Two show each other where sums lie.
+    SeeSums,
 }
 
-const NAMES: [(Kind, &str); 10] = [
+const NAMES: [(Kind, &str); 11] = [
     (Kind::AllReduce, "all_reduce"),
     (Kind::ReduceScatter, "reduce_scatter"),
     (Kind::AllGather, "all_gather"),
@@ -48,6 +50,7 @@ const NAMES: [(Kind, &str); 10] = [
     (Kind::Scatter, "scatter"),
     (Kind::Barrier, "barrier"),
     (Kind::Send, "send"),
+    (Kind::SeeSums, "see_sums"),
 ];
 
 /// Those whose `extra` is a root.

@@ -13,7 +13,6 @@ use super::hierarchical::Nearness;
 use super::plan::Plan;
 use super::port::{Heard, Port, Trouble};
 use super::run::Progress;
-use super::seen::Seen;
 use crate::transport::Link;
 use crate::transport::patience::Patience;
 use crate::transport::wait::{Interest, WaitError, Waiting};
@@ -41,8 +40,6 @@ pub struct Group {
     held_up: Vec<f64>,
     /// The exchange at hand; kept for its memory between them.
     pub(super) progress: Progress,
-    /// Where sums lie, as two ranks tell each other; kept for its memory too.
-    pub(super) seen: Seen,
     /// Memory for the sums that a host passes on.
     pub(super) passed: Vec<u64>,
     /// How the last operations went, the newest last.
@@ -91,7 +88,6 @@ impl Group {
             waiting,
             interests: Vec::new(),
             progress: Progress::default(),
-            seen: Seen::default(),
             passed: Vec::new(),
             plans: Vec::new(),
             leaf_each: Arc::new(leaf_each),

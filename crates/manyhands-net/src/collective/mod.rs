@@ -33,5 +33,6 @@ pub use direct::Brought;
 pub use element::{Element, ElementType, Reduction};
 pub use error::{At, CollectiveError, Place, Places};
 pub use group::Group;
+pub use seen::SeenSums;
 pub use tree::subtrees;
 pub use underway::Underway;

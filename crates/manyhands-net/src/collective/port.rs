@@ -41,6 +41,8 @@ pub(super) struct Port {
     seen: Option<Call>,
     /// What was taken for the body of a frame that was another one than expected.
     unread: Vec<u8>,
+    /// Whether memory that the other lends was seen.
+    pub(super) has_seen_lent: bool,
 }
 
 /// Waiting sees the link.
@@ -60,7 +62,8 @@ impl DerefMut for Port {
 
 impl Port {
     pub(super) fn new(link: Box<dyn Link>) -> Port {
-        Port { link, sent: 0, head: [0; HEADER], got: 0, seen: None, unread: Vec::new() }
+        let (sent, got, seen, unread) = (0, 0, None, Vec::new());
+        Port { link, sent, head: [0; HEADER], got, seen, unread, has_seen_lent: false }
     }
 
     /// Whether the link is memory that both sides see.

@@ -53,7 +53,6 @@ pub struct Mail {
     grace: Option<Duration>,
     aborted_at: Option<Instant>,
     waiting: Waiting,
-    waited: f64,
 }
 
 /// Somebody who waits: for whom, for what, since when.
@@ -106,7 +105,6 @@ impl Mail {
             grace: None,
             aborted_at: None,
             waiting: Waiting::on(n),
-            waited: 0.0,
         })
     }
 
@@ -168,11 +166,6 @@ impl Mail {
     /// What the links to the others are, for people.
     pub fn link_kinds(&self) -> Vec<&'static str> {
         self.lines.iter().flatten().map(|line| line.kind()).collect()
-    }
-
-    /// The seconds in which letters and meetings were waited for.
-    pub fn seconds_waited(&self) -> f64 {
-        self.waited
     }
 
     /// Whether something that was posted is still here.
@@ -241,7 +234,7 @@ impl Mail {
             let (arrived, moved) = self.pump_all(Some((from, &mut wanted)));
             match arrived {
                 Arrived::Wanted(n) => {
-                    self.came(&wait);
+                    self.came();
                     return Ok(n);
                 }
                 Arrived::Unfit(found) => return Err(self.unfit(&wait, wanted.into.len(), found)),
@@ -266,7 +259,7 @@ impl Mail {
                 if bytes.len() > longest {
                     return Err(self.unfit(&wait, longest, bytes.len() as u64));
                 }
-                self.came(&wait);
+                self.came();
                 return Ok(bytes);
             }
             let (_, moved) = self.pump_all(None);
@@ -304,7 +297,7 @@ impl Mail {
             }
             self.go_on(&mut wait, moved)?;
         }
-        self.came(&wait);
+        self.came();
         Ok(())
     }
 
@@ -319,7 +312,7 @@ impl Mail {
             wait.from = to;
             self.go_on(&mut wait, moved)?;
         }
-        self.came(&wait);
+        self.came();
         Ok(())
     }
 
@@ -341,11 +334,9 @@ impl Mail {
     }
 
     /// Takes note that what was waited for is there.
-    fn came(&mut self, wait: &Wait<'_>) {
-        let now = Instant::now();
-        self.waited += (now - wait.start).as_secs_f64();
+    fn came(&mut self) {
         self.waiting.progressed();
-        self.patience.ended(now);
+        self.patience.ended(Instant::now());
     }
 
     /// Moves what goes on all lines; whether what is wanted came, and whether anything moved.

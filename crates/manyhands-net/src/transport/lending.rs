@@ -88,7 +88,7 @@ impl Lending {
     }
 
     /// Says that nothing of what others may be reading is to be counted on: about to be written again.
-    pub(crate) fn withdraw(&self) {
+    pub fn withdraw(&self) {
         self.mapping.head().n_withdrawn.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
@@ -130,7 +130,7 @@ impl Lent {
 
     /// The address of so many bytes at a place that the other side names, where there are as many. The other side may write there at any
     /// time; whether it did is known afterwards.
-    pub(crate) fn at(&self, place: u64, n_bytes: usize) -> Option<NonNull<u8>> {
+    pub fn at(&self, place: u64, n_bytes: usize) -> Option<NonNull<u8>> {
         let offset = usize::try_from(place).ok()?;
         let end = offset.checked_add(n_bytes)?;
         let is_within = offset >= HEAD_LEN && end <= self.mapping.len;

@@ -8,6 +8,7 @@ pub mod shared_memory;
 pub mod tcp;
 
 mod bell;
+mod copies;
 pub(crate) mod patience;
 mod region;
 mod ring;
@@ -98,7 +99,7 @@ pub trait Link: Send {
     }
 
     /// What this side may read: memory that was lent before anything that has been received was sent.
-    fn lent(&mut self) -> Result<Option<&Lent>, LinkError> {
+    fn lent(&mut self) -> Result<Option<&Arc<Lent>>, LinkError> {
         Ok(None)
     }
 

@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+use super::copies::stream;
+
 /// The fewest bytes a ring holds.
 pub const SMALLEST_CAPACITY: usize = 64;
 
@@ -112,17 +114,20 @@ impl Region {
         unsafe { self.start.cast::<Header>().as_ref() }
     }
 
-    /// Copies bytes into a ring at a position. The caller owns the ring's sending side and has made sure of the room.
-    pub(super) fn write(&self, ring_idx: usize, position: u64, bytes: &[u8]) {
+    /// Copies bytes into a ring at a position, past the caches where that is asked for. The caller owns the ring's sending side and has made sure of the room.
+    pub(super) fn write(&self, ring_idx: usize, position: u64, bytes: &[u8], streams: bool) {
         let (offset, first) = self.pieces(ring_idx, position, bytes.len());
         let ring = self.ring(ring_idx);
         // SAFETY: `pieces` keeps `offset + first` and the rest within the ring's `capacity` bytes; the source is a slice of
         // that many bytes outside the region. An honest other side does not read this part until it is published; a
         // dishonest one gets torn bytes of ours, and nothing here depends on what is in the ring.
         unsafe {
-            ring.add(offset).copy_from_nonoverlapping(NonNull::from(bytes).cast(), first);
-            let rest = &bytes[first..];
-            ring.copy_from_nonoverlapping(NonNull::from(rest).cast(), rest.len());
+            let copy = |from: *const u8, to: NonNull<u8>, n: usize| match streams {
+                true => stream(from, to.as_ptr(), n),
+                false => from.copy_to_nonoverlapping(to.as_ptr(), n),
+            };
+            copy(bytes.as_ptr(), ring.add(offset), first);
+            copy(bytes[first..].as_ptr(), ring, bytes.len() - first);
         }
     }
 

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use super::LinkError;
 use super::bell::Bell;
+use super::copies::Copies;
 use super::region::{Positions, Region};
 
 /// Published at once: small enough that the other side copies while this one does, large enough that publishing costs nothing.
@@ -23,6 +24,7 @@ pub(super) struct RingSender {
     sent: u64,
     /// The other side's position as last seen.
     received: u64,
+    copies: Copies,
 }
 
 /// The side of a ring that takes bytes out.
@@ -37,7 +39,7 @@ pub(super) struct RingReceiver {
 impl RingSender {
     /// The sending side of a ring nothing went through yet. There must be no other.
     pub(super) fn new(region: Arc<Region>, ring_idx: usize) -> RingSender {
-        RingSender { region, ring_idx, sent: 0, received: 0 }
+        RingSender { region, ring_idx, sent: 0, received: 0, copies: Copies::default() }
     }
 
     /// Puts in what there is room for, at most one capacity, and wakes the receiving side where it sleeps.
@@ -50,7 +52,9 @@ impl RingSender {
             if len == 0 {
                 break;
             }
-            self.region.write(self.ring_idx, self.sent, &bytes[done..done + len]);
+            let (region, piece) = (&self.region, &bytes[done..done + len]);
+            let (ring, sent) = (self.ring_idx, self.sent);
+            self.copies.copy(len, |streams| region.write(ring, sent, piece, streams));
             self.sent += len as u64;
             self.positions().sent.0.store(self.sent, Ordering::Release);
             wake(&self.positions().sleeping.0.for_bytes, bell)?;
@@ -72,8 +76,8 @@ impl RingSender {
             let rest = if sent == first.len() { self.send(second, bell)? } else { 0 };
             return Ok(sent + rest);
         }
-        self.region.write(self.ring_idx, self.sent, first);
-        self.region.write(self.ring_idx, self.sent + first.len() as u64, second);
+        self.region.write(self.ring_idx, self.sent, first, false);
+        self.region.write(self.ring_idx, self.sent + first.len() as u64, second, false);
         self.sent += len as u64;
         self.positions().sent.0.store(self.sent, Ordering::Release);
         wake(&self.positions().sleeping.0.for_bytes, bell)?;

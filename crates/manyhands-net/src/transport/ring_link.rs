@@ -28,7 +28,7 @@ pub struct RingLink {
     has_hung_up: bool,
     kind: &'static str,
     lending: Option<Arc<Lending>>,
-    lent: Option<Lent>,
+    lent: Option<Arc<Lent>>,
 }
 
 impl RingLink {
@@ -149,11 +149,11 @@ impl Link for RingLink {
         self.lending.as_ref()
     }
 
-    fn lent(&mut self) -> Result<Option<&Lent>, LinkError> {
+    fn lent(&mut self) -> Result<Option<&Arc<Lent>>, LinkError> {
         if self.lent.is_none() {
             self.has_hung_up |= !self.bell.listen();
             let file = self.bell.take_brought();
-            self.lent = file.map(|file| Lent::new(&file)).transpose()?;
+            self.lent = file.map(|file| Lent::new(&file).map(Arc::new)).transpose()?;
         }
         Ok(self.lent.as_ref())
     }

@@ -133,7 +133,7 @@ pub(super) fn groups_on(sharing: &Sharing, near: Kind, n_sent: &Arc<AtomicUsize>
     let host_of = &sharing.host_of;
     let kind = |a: usize, b: usize| if host_of[a] == host_of[b] { near } else { Kind::Tcp };
     groups_between(sharing.n_ranks(), kind, |link| match link.kind() {
-        "tcp" => Box::new(Counted { link, n_sent: Arc::clone(n_sent), sees: Arc::new(|| true) }),
+        "tcp" => Box::new(Counted { link, n_sent: Arc::clone(n_sent), sees: true }),
         _ => link,
     })
 }

@@ -25,6 +25,7 @@ pub fn mirror(mut workers: Vec<WorkerProgram>) -> Result<Vec<WorkerProgram>, Pro
         alone.into_iter().enumerate().filter(|(_, held)| n > 1 && !held.is_empty())
     {
         let keeper = (worker + 1) % n;
+        let held = with_what_updates_read(&workers[worker], held);
         let mirrored = Mirrored::of(&workers[worker], &held, &workers[keeper])?;
         mirrored.tell(&mut workers[worker], keeper)?;
         mirrored.keep(&mut workers[keeper], worker, held);
@@ -40,6 +41,56 @@ fn held_alone(workers: &[WorkerProgram], worker: usize) -> Vec<Holding> {
         !others.iter().any(|other| other.name == own.name && other.along == own.along)
     };
     workers[worker].holdings.iter().filter(is_alone).cloned().collect()
+}
+
+/// The same with the parameters that their updates read, held by others or not: the neighbour may have no such weight, or have its own at another step by then.
+fn with_what_updates_read(worker: &WorkerProgram, mut held: Vec<Holding>) -> Vec<Holding> {
+    let programs: Vec<&Program> = updates(worker).map(|piece| &piece.program).collect();
+    loop {
+        let mut more = Vec::new();
+        for program in &programs {
+            let needed = needed(program, &held);
+            for (name, _, value) in program.parameters() {
+                let is_new = !held.iter().chain(&more).any(|one: &Holding| one.name == name);
+                if is_new && needed[program.definer_idx(value)] {
+                    more.extend(worker.holdings.iter().find(|one| one.name == name).cloned());
+                }
+            }
+        }
+        if more.is_empty() {
+            return held;
+        }
+        held.extend(more);
+    }
+}
+
+/// What a worker runs once a step after the commit.
+fn updates(worker: &WorkerProgram) -> impl Iterator<Item = &Piece> {
+    let commit = worker.actions.iter().position(|action| *action == Action::Commit);
+    worker.actions[commit.unwrap_or(0)..].iter().filter_map(|action| match action {
+        Action::Run { piece, grain: None, .. } => Some(&worker.pieces[*piece]),
+        _ => None,
+    })
+}
+
+/// By node: whether the next value of something that is held follows from it.
+fn needed(program: &Program, held: &[Holding]) -> Vec<bool> {
+    let mut needed = vec![false; program.nodes().len()];
+    for update in program.updates() {
+        let parameter = program.definer_idx(update.parameter);
+        if let Op::Parameter { name, .. } = &program.nodes()[parameter].op
+            && held.iter().any(|one| one.name == *name)
+        {
+            needed[parameter] = true;
+            needed[program.definer_idx(update.value)] = true;
+        }
+    }
+    for (idx, node) in program.nodes().iter().enumerate().rev() {
+        if needed[idx] {
+            node.operands.iter().for_each(|&value| needed[program.definer_idx(value)] = true);
+        }
+    }
+    needed
 }
 
 /// What a neighbour does for a worker.
@@ -60,10 +111,7 @@ impl Mirrored {
     ) -> Result<Mirrored, ProgramError> {
         let mut mirrored =
             Mirrored { pieces: Vec::new(), sent: BTreeMap::new(), copies: Vec::new() };
-        let commit = worker.actions.iter().position(|action| *action == Action::Commit);
-        for action in &worker.actions[commit.unwrap_or(0)..] {
-            let Action::Run { piece, grain: None, .. } = action else { continue };
-            let Piece { name, program, .. } = &worker.pieces[*piece];
+        for Piece { name, program, .. } in updates(worker) {
             let Some(program) = mirrored.update(worker, held, keeper, program)? else { continue };
             let name = format!("{name} for worker {}", worker.worker);
             mirrored.pieces.push(Piece { name, program, last: None });
@@ -80,7 +128,8 @@ impl Mirrored {
         program: &Program,
     ) -> Result<Option<Program>, ProgramError> {
         let mut rewriter = Rewriter::new(program);
-        for node in program.nodes() {
+        let needed = needed(program, held);
+        for (_, node) in program.nodes().iter().enumerate().filter(|(idx, _)| needed[*idx]) {
             match &node.op {
                 Op::Parameter { name, dtype, shape, role, init }
                     if held.iter().any(|one| one.name == *name) =>
@@ -155,12 +204,18 @@ impl Mirrored {
         }
         let piece = worker.pieces.len();
         worker.pieces.push(Piece { name: "for the mirror".to_string(), program, last: None });
-        let told = [
-            Action::Run { piece, grain: None, sums: None },
-            Action::Send { what: self.places(), grain: None, to: keeper },
-            Action::Forget { values: self.names(), grain: None },
-        ];
         let at = before_commit(worker);
+        // What the update copies of a parameter of its own only after the commit is copied before it as well.
+        let is_told = |action: &&Action| matches!(action, Action::Copy { into, grain: None, .. } if self.sent.contains_key(into));
+        let mut told: Vec<Action> = worker.actions[at..].iter().filter(is_told).cloned().collect();
+        let copied = told.iter().filter_map(|copy| match copy {
+            Action::Copy { into, .. } => Some(into.clone()),
+            _ => None,
+        });
+        let forgotten = self.names().into_iter().chain(copied).collect();
+        told.push(Action::Run { piece, grain: None, sums: None });
+        told.push(Action::Send { what: self.places(), grain: None, to: keeper });
+        told.push(Action::Forget { values: forgotten, grain: None });
         worker.actions.splice(at..at, told);
         Ok(())
     }

@@ -18,7 +18,10 @@ mod worker;
 pub use along::{AlongError, part_of, part_type, put_together};
 pub use check::{Checked, Costs, Fault, Simulated, Span, Waiting, check, simulate};
 pub use chunk::{ChunkParameter, ChunkPiece, Chunked, Phase};
-pub use cut::{Activations, CROSSING_WEIGHT, CutError, Cutting, NodeCost, Places, balance, cut};
+pub use cut::{
+    Activations, CROSSING_WEIGHT, CutError, Cutting, MeasuredCosts, NodeCost, Places, Probe,
+    are_alike, balance, cut, positions, probe,
+};
 pub use lower::{LowerError, Shares, grains_of_replicas, lower, lower_parts};
 pub use mirror::{MIRROR, mirror};
 pub use schedule::{

@@ -82,6 +82,8 @@ pub struct ConsistencyRun {
     pub straggling: &'static str,
     /// How they waited for each other.
     pub setting: String,
+    /// The job's seed.
+    pub seed: u64,
     /// From the first step to the last, evaluations included.
     pub seconds: f64,
     /// Until the target was reached, if it was, by what the model was at several moments of an epoch. Measurements and checkpoints are left out.
@@ -131,9 +133,27 @@ impl ConsistencyBench {
         })
     }
 
+    /// Trains once for each of so many seeds: the job's, and those after it.
+    pub fn runs(
+        &self,
+        straggling: Straggling,
+        setting: Setting,
+        n_seeds: usize,
+    ) -> Result<Vec<ConsistencyRun>, Error> {
+        let first = self.job.train.seed;
+        let seeds = (0..n_seeds as u64).map(|idx| first.saturating_add(idx));
+        seeds.map(|seed| self.run(straggling, setting, seed)).collect()
+    }
+
     /// Trains once.
-    pub fn run(&self, straggling: Straggling, setting: Setting) -> Result<ConsistencyRun, Error> {
+    fn run(
+        &self,
+        straggling: Straggling,
+        setting: Setting,
+        seed: u64,
+    ) -> Result<ConsistencyRun, Error> {
         let mut job = self.job.clone();
+        job.train.seed = seed;
         let distribute = &mut job.distribute;
         distribute.strategy = Strategy::ParameterServer;
         (distribute.servers, distribute.tables) = (Some(self.n_servers), None);
@@ -164,7 +184,7 @@ impl ConsistencyBench {
         remove(&self.scratch);
         let report = outcome?;
         let seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(seen.run(straggling, setting, &report, self.n_workers))
+        Ok(seen.run((straggling, setting, seed), &report, self.n_workers))
     }
 }
 
@@ -188,8 +208,7 @@ struct Seen {
 impl Seen {
     fn run(
         &self,
-        straggling: Straggling,
-        setting: Setting,
+        (straggling, setting, seed): (Straggling, Setting, u64),
         report: &Report,
         n_workers: usize,
     ) -> ConsistencyRun {
@@ -200,6 +219,7 @@ impl Seen {
         ConsistencyRun {
             straggling: straggling.name(),
             setting: setting.name(),
+            seed,
             seconds,
             seconds_to_target: self.to_target,
             steps_to_target: self.steps_to_target,

@@ -2,12 +2,14 @@
 
 mod cases;
 mod consistency;
+mod means;
 mod probe;
 mod target;
 mod train;
 
 pub use cases::Case;
 pub use consistency::{BenchPlaces, ConsistencyBench, ConsistencyRun, Setting};
+pub use means::{ConsistencyMeans, Ratios};
 pub use probe::core_to_core_nanoseconds;
 pub use target::{NoMeasurement, Target};
 pub use train::{TrainBench, TrainReport};

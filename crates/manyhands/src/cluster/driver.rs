@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use manyhands_device::KERNEL_SET;
 use manyhands_net::control::{Apart, Follower};
 use manyhands_net::host::{host_id, random_number};
+use manyhands_net::membership::assign::measured_again;
 use manyhands_net::membership::driver::{Action, Driver, Event};
 use manyhands_net::membership::identity::Instance;
 use manyhands_net::membership::message::{Go, Reach, Submit};
@@ -21,12 +22,13 @@ use manyhands_net::secure::Secret;
 use manyhands_net::station::{Route, Station, public_address};
 
 use super::meshes::Formations;
+use super::pace::Pace;
 use super::programs::{DriverPlan, ServersPlan, grain_counts, n_members, programs};
 use super::servers::{ServerTraffic, TablesOfDriver};
 use super::serving::{KEPT, accept};
 use super::table::{Shared, Table};
 use super::turns::Turns;
-use super::words::WorkSeconds;
+use super::words::{Programs, WorkSeconds};
 use crate::checkpoint::NamedTensor;
 use crate::error::Error;
 use crate::job::MeshPlan;
@@ -34,8 +36,6 @@ use crate::mesh::ShownSpan;
 use crate::report::WorkerReport;
 use crate::train::{Purpose, Recipe, Session, SetUp, Step, Steps};
 
-/// Steps that are handed over before the first of them is done.
-const DEPTH: usize = 4;
 /// A coordinator that was never reached is given up after this; until then it may still be starting.
 const NEVER_CONNECTED: Duration = Duration::from_secs(30);
 /// How long the state may take to come before another worker is asked.
@@ -78,6 +78,9 @@ pub(crate) struct Remote<'a> {
     /// The newest state that came, by its step.
     newest: Option<(u64, Vec<NamedTensor>)>,
     set_up: SetUp,
+    /// When a step was last found done, and what a step takes.
+    finished_at: Option<Instant>,
+    step_seconds: Option<f64>,
     /// Why the run ends before it is done.
     failure: Option<String>,
     /// Under the strategy `parameter_server`.
@@ -192,6 +195,8 @@ impl<'a> Remote<'a> {
             answers_for: None,
             newest: Some((steps, state)),
             set_up,
+            finished_at: None,
+            step_seconds: None,
             failure: None,
             tables,
             said,
@@ -315,7 +320,10 @@ impl<'a> Steps<'a> for Remote<'a> {
     }
 
     fn depth(&self) -> usize {
-        self.shared.table().turns.as_ref().map_or(DEPTH, Turns::depth)
+        let Programs { inputs, .. } = &self.shared.programs;
+        let sample_bytes: usize = inputs.iter().map(|(_, bytes)| *bytes).sum();
+        let pace = Pace::of(self.step_seconds, self.recipe.batch.saturating_mul(sample_bytes));
+        self.shared.table().turns.as_ref().map_or(pace.depth(), Turns::depth)
     }
 
     fn wants_samples(&self) -> bool {
@@ -376,6 +384,10 @@ impl<'a> Steps<'a> for Remote<'a> {
         let loss = self.wait(|table| table.is_done(number).then(|| table.take_loss(number)))?;
         // Of the first step there is no loss to stand for it.
         let loss = loss.ok_or(Error::WorkersLost { step: number })?;
+        if let Some(before) = self.finished_at.replace(Instant::now()) {
+            let seconds = before.elapsed().as_secs_f64();
+            self.step_seconds = Some(measured_again(self.step_seconds, seconds));
+        }
         let mut table = self.shared.table();
         let is_apart = table.turns.is_some() || table.mesh.is_some();
         let slowest = match is_apart {

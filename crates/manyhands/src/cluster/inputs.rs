@@ -9,7 +9,8 @@ use manyhands_net::membership::message::{Go, Peer};
 
 use super::halt::{Halt, driver_halt};
 use super::job_at_hand::JobAtHand;
-use super::plane::{AHEAD, REBALANCE_EVERY, until};
+use super::pace::Pace;
+use super::plane::{REBALANCE_EVERY, until};
 use super::servers::RowsOfGrains;
 use super::shares::{Part, ranges};
 use super::words::{FromDriver, FromWorker, StepInputs};
@@ -83,6 +84,13 @@ impl JobAtHand {
         self.driver.say(&message, &[]).map_err(driver_halt)
     }
 
+    /// How many steps it talks of with the driver at a time.
+    pub(super) fn pace(&self) -> Pace {
+        let sample_bytes: usize = self.inputs.iter().map(|(_, bytes)| *bytes).sum();
+        let n_samples = self.plans.iter().map(|(n_samples, ..)| *n_samples).max().unwrap_or(0);
+        Pace::of(self.step_seconds, n_samples.saturating_mul(sample_bytes))
+    }
+
     /// Asks for inputs of steps to come, as long as the sharing stays.
     pub(super) fn ask_ahead(
         &mut self,
@@ -91,7 +99,7 @@ impl JobAtHand {
         parts: &[Part],
         rank: usize,
     ) -> Result<(), Halt> {
-        for ahead in 1..=AHEAD {
+        for ahead in 1..=self.pace().ahead() {
             let (next, now) = (number + ahead, go.grains.of_step(number - 1));
             if go.grains.of_step(next - 1) != now || (next - 1).is_multiple_of(REBALANCE_EVERY) {
                 break;

@@ -11,7 +11,7 @@ use manyhands_net::transport::lending::Lending;
 use manyhands_program::{RATE, Role, STEP};
 
 use super::halt::{Halt, driver_halt};
-use super::lent_sums::lend_sums;
+use super::lent_sums::{SeenByExecutor, lend_sums};
 use super::meshes::MeshAtHand;
 use super::outer::Outer;
 use super::overlap::Staging;
@@ -44,6 +44,8 @@ pub(super) struct JobAtHand {
     pub(super) held_step: Option<u64>,
     /// What a grain takes here.
     pub(super) seconds_per_grain: Option<f64>,
+    /// What a step takes, with all waiting.
+    pub(super) step_seconds: Option<f64>,
     /// Inputs that were asked for and have not been used.
     pub(super) wanted: Vec<(u64, Vec<Range<usize>>)>,
     /// The driver wants the state after so many steps.
@@ -60,8 +62,9 @@ pub(super) struct JobAtHand {
     pub(super) places: Vec<usize>,
     /// Where this worker may read samples itself.
     pub(super) reading: Option<Reading>,
-    /// Where sums lie that members on this machine may read.
+    /// Where sums lie that members on this machine may read, and those of another that this worker reads.
     pub(super) lending: Option<Arc<Lending>>,
+    pub(super) seen: SeenByExecutor,
     /// Parameters that live on servers.
     pub(super) table: Option<TableAtHand>,
     /// Where grains are given rows of tables.
@@ -111,6 +114,7 @@ impl JobAtHand {
             round: 0,
             held_step: None,
             seconds_per_grain: None,
+            step_seconds: None,
             wanted: Vec::new(),
             state_wanted: None,
             outer,
@@ -121,6 +125,7 @@ impl JobAtHand {
             places: programs.places,
             reading: None,
             lending,
+            seen: SeenByExecutor::default(),
             table: None,
             rows,
             is_meshed: programs.is_meshed,
@@ -225,6 +230,30 @@ impl JobAtHand {
         Ok(self.executor.set_random_context(plan, inputs.seed, number)?)
     }
 
+    /// Begins a view: what others have seen of this worker's sums, or it of theirs, is of the past. Who of them is not here and still reads is told.
+    pub(super) fn begin_sums(&mut self) -> Result<(), Error> {
+        self.lending.iter().for_each(|lending| lending.withdraw());
+        Ok(self.seen.forget(&mut self.executor)?)
+    }
+
+    /// Has the sums of two members on one machine be where each reads the other's for its update. Whether that is so.
+    fn see_sums(
+        &mut self,
+        plan: PlanId,
+        group: &mut Group,
+        n_grains: usize,
+        brings: &[Vec<Range<usize>>],
+    ) -> Result<bool, ExchangeError> {
+        let (executor, own) = (&mut self.executor, &brings[group.rank()]);
+        let n_bytes = executor.sum_layout(plan)?.n_bytes;
+        let sums = (0..own.len()).map(|idx| executor.held_bytes(idx));
+        let sums = sums.collect::<Result<Vec<_>, _>>()?;
+        let seen = group.see_sums(n_grains, brings, n_bytes, &sums)?;
+        let Some(seen) = seen else { return Ok(false) };
+        self.seen.show(executor, plan, seen, &brings[1 - group.rank()])?;
+        Ok(true)
+    }
+
     /// Exchanges what is held for the totals, but for those that are there already: with the run that they are of.
     pub(super) fn exchange(
         &mut self,
@@ -242,6 +271,9 @@ impl JobAtHand {
         }
         if let Some(table) = &mut self.table {
             return table.exchange_rest(&mut self.executor, plan, group, (n_grains, brings));
+        }
+        if known.is_none() && self.see_sums(plan, group, n_grains, brings)? {
+            return Ok(());
         }
         let runs = typed_runs(self.executor.sum_layout(plan)?);
         let exchanged = self.executor.exchange(plan, |held, totals| {

@@ -15,6 +15,7 @@ mod meshes;
 mod offer;
 mod outer;
 mod overlap;
+mod pace;
 mod padding;
 mod plane;
 mod programs;

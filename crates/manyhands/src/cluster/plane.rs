@@ -22,6 +22,7 @@ use manyhands_net::transport::Link;
 use super::halt::{Halt, driver_halt};
 use super::job_at_hand::JobAtHand;
 use super::overlap::least_seconds;
+use super::pace::MOST_DEPTH;
 use super::padding::Padding;
 use super::reading::Reading;
 use super::servers::TableAtHand;
@@ -45,9 +46,7 @@ pub(super) const REBALANCE_EVERY: u64 = 32;
 /// How often a member tells who holds it up.
 const HELD_UP_EVERY: Duration = Duration::from_millis(200);
 /// How many losses of past steps go with the state: as many as the driver may not have heard of.
-pub(super) const LOSSES: usize = 8;
-/// How many steps ahead inputs are asked for.
-pub(super) const AHEAD: u64 = 2;
+pub(super) const LOSSES: usize = 2 * MOST_DEPTH;
 
 /// A worker's data plane.
 pub(super) struct Plane<'a> {
@@ -289,6 +288,10 @@ impl Plane<'_> {
             return self.turns_of_view(go.steps, stop, drain);
         }
         let mut group = self.meet_members(go, rank, stop)?;
+        // Members come here when they have ended the step before; nobody else counts on sums of this worker.
+        if let Some(job) = &mut self.job {
+            job.begin_sums()?;
+        }
         if let Some(JobAtHand { outer: Some(outer), executor, .. }) = &mut self.job {
             self.follower.note(waiting_for_others(go, rank));
             outer.catch_up(executor, &mut group).map_err(|error| lost_in(go, error))?;

@@ -47,10 +47,6 @@ impl StepOf<'_> {
 struct Stopwatch(Instant);
 
 impl Stopwatch {
-    fn start() -> Stopwatch {
-        Stopwatch(Instant::now())
-    }
-
     fn lap(&mut self) -> f64 {
         let now = Instant::now();
         let lap = now - self.0;
@@ -62,7 +58,8 @@ impl Stopwatch {
 impl Plane<'_> {
     /// One step. Gives the seconds that a grain took.
     pub(super) fn step(&mut self, of: &StepOf<'_>, group: &mut Group) -> Result<Option<f64>, Halt> {
-        let (mut watch, mut work) = (Stopwatch::start(), Work::default());
+        let start = Instant::now();
+        let (mut watch, mut work) = (Stopwatch(start), Work::default());
         let (plan, to_do) = self.begin(of)?;
         work.seconds.input = watch.lap();
         work.n_grains = to_do.iter().map(|grains| grains.len() as u64).sum();
@@ -75,6 +72,10 @@ impl Plane<'_> {
         self.watcher.at(Point::Update);
         self.update(of, group, plan, &mut work.seconds, &mut watch)?;
         self.watcher.at(Point::Done);
+        if let Some(job) = &mut self.job {
+            let seconds = start.elapsed().as_secs_f64();
+            job.step_seconds = Some(measured_again(job.step_seconds, seconds));
+        }
         self.tell_done(of, work)?;
         Ok((work.n_grains > 0).then(|| work.seconds.compute / work.n_grains as f64))
     }
@@ -199,10 +200,12 @@ impl Plane<'_> {
         if let Some(outer) = &mut job.outer {
             outer.is_owed = outer.is_due(of.number);
         }
-        match job.outer.is_some() && of.own().grains.is_empty() {
+        match job.seen.update(&mut job.executor, plan)? {
+            Some(true) => {}
+            Some(false) => return Err(self.lose_state(of)),
             // Without a share of its own there is nothing to learn from.
-            true => job.executor.forget_step(),
-            false => job.executor.run_update(plan)?,
+            None if job.outer.is_some() && of.own().grains.is_empty() => job.executor.forget_step(),
+            None => job.executor.run_update(plan)?,
         }
         if let Some(table) = &mut job.table {
             table.write_values(&mut job.executor)?;
@@ -222,7 +225,16 @@ impl Plane<'_> {
         Ok(())
     }
 
-    /// Tells the driver that a step is done, and asks for what the next ones need.
+    /// The other's sums were written again while they were read: it went on without this worker, which has no state any more.
+    fn lose_state(&mut self, of: &StepOf<'_>) -> Halt {
+        self.forget();
+        let number = of.number;
+        let reason = format!("others went on without it while it did the update of step {number}");
+        self.follower.tell(Event::StateLost { reason: reason.clone() });
+        Halt::Lost(Peer::Member(of.go.members[of.rank].id), reason)
+    }
+
+    /// Tells the driver that a step is done, and asks for what the next ones need: of short steps, of several at a time.
     fn tell_done(&mut self, of: &StepOf<'_>, mut work: Work) -> Result<(), Halt> {
         let Some(job) = &mut self.job else { return Err(Halt::Stopped) };
         work.traffic = job.table.as_mut().and_then(TableAtHand::take_traffic);
@@ -230,7 +242,9 @@ impl Plane<'_> {
         job.driver.say(&FromWorker::Done { loss, work }, &[]).map_err(driver_halt)?;
         job.ask_ahead(of.go, of.number, of.parts, of.rank)?;
         job.give_state_if_wanted(of.number)?;
-        job.driver.push().map_err(driver_halt)?;
+        if job.pace().talks_after(of.number) {
+            job.driver.push().map_err(driver_halt)?;
+        }
         Ok(())
     }
 

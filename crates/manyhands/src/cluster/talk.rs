@@ -107,10 +107,12 @@ impl Talk {
     ) -> Result<T, TalkError> {
         let start = Instant::now();
         loop {
-            let mut moved = self.push()?;
+            // What waits to be sent can go with more while there is something to hear.
+            let mut moved = false;
             if let Some(message) = self.hear(&mut moved)? {
                 return Ok(message);
             }
+            moved |= self.push()?;
             self.pause(moved, until, start, None)?;
         }
     }

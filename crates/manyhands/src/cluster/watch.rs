@@ -129,7 +129,7 @@ impl Link for WatchedLink {
         self.link.lending()
     }
 
-    fn lent(&mut self) -> Result<Option<&Lent>, LinkError> {
+    fn lent(&mut self) -> Result<Option<&Arc<Lent>>, LinkError> {
         self.link.lent()
     }
 

@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
-use manyhands_program::mesh::Mesh;
+use manyhands_program::mesh::{MeasuredCosts, Mesh};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -148,6 +149,8 @@ pub struct MeshPlan {
     pub mirror: bool,
     /// Axes along which parameters are split by hand, by patterns of their names.
     pub split: BTreeMap<String, usize>,
+    /// What operations take on the driver's machine, where that was measured: chunks are balanced by it.
+    pub costs: Option<Arc<MeasuredCosts>>,
 }
 
 impl Default for MeshPlan {
@@ -161,6 +164,7 @@ impl Default for MeshPlan {
             recompute: Recompute::default(),
             mirror: false,
             split: BTreeMap::new(),
+            costs: None,
         }
     }
 }
@@ -208,6 +212,7 @@ impl DistributeSpec {
             recompute: self.recompute,
             mirror: self.mirror,
             split: self.split.iter().map(|(name, axis)| (name.clone(), axis.0)).collect(),
+            costs: None,
         };
         plan.check()?;
         Ok(Some(plan))

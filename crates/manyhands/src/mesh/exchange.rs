@@ -9,7 +9,7 @@ use manyhands_device::{Device, DeviceError, GroupId};
 use manyhands_net::mail::{Mail, MailError};
 use manyhands_program::DType;
 
-use super::memory::Cell;
+use super::memory::{Cell, scratch_of};
 
 /// Why a step's action failed.
 #[derive(Debug)]
@@ -69,8 +69,6 @@ pub(super) struct Exchange {
     /// The set that holds the result at the end.
     pub(super) result: usize,
     pub(super) goal: Goal,
-    /// Memory for the owned range of all sets.
-    pub(super) staging: Vec<u8>,
 }
 
 /// The bytes of segments, packed.
@@ -79,36 +77,75 @@ pub(super) fn packed_bytes(segments: &[Segment]) -> usize {
 }
 
 impl Exchange {
+    /// The bytes that it needs for the owned range of all sets, and later for what others own of the result.
+    pub(super) fn scratch_bytes(&self) -> usize {
+        let n_sets: usize = self.n_sets.iter().sum();
+        let longest = match &self.goal {
+            Goal::Whole(_) => self.owned.iter().map(|one| packed_bytes(one)).max().unwrap_or(0),
+            Goal::Shard(_) => 0,
+        };
+        longest.max(n_sets * packed_bytes(&self.owned[self.me]))
+    }
+
     /// Carries it out.
-    pub(super) fn run(&mut self, device: &mut dyn Device, mail: &mut Mail) -> Result<(), Trouble> {
+    pub(super) fn run(
+        &self,
+        device: &mut dyn Device,
+        mail: &mut Mail,
+        scratch: &mut Vec<u8>,
+    ) -> Result<(), Trouble> {
+        let staging = scratch_of(scratch, self.scratch_bytes());
         self.send_sets(device, mail)?;
-        self.take_sets(device, mail)?;
-        let n = packed_bytes(&self.owned[self.me]);
-        for &(into, from) in &self.joins {
-            let (left, right) = two(&mut self.staging, into * n, from * n, n);
-            add_segments(&self.owned[self.me], left, right);
+        self.take_sets(device, mail, staging)?;
+        let total = self.add_up(staging);
+        self.give_total(device, total)?;
+        if let Goal::Whole(places) = &self.goal {
+            if !total.is_empty() {
+                for &to in self.members.iter().filter(|&&to| to != self.members[self.me]) {
+                    mail.post(to, self.label, &[total])?;
+                }
+            }
+            self.gather(places, device, mail, staging)?;
         }
-        let own = self.result * n..(self.result + 1) * n;
+        Ok(())
+    }
+
+    /// What it does by itself.
+    pub(super) fn rehearse(
+        &self,
+        device: &mut dyn Device,
+        scratch: &mut Vec<u8>,
+    ) -> Result<(), DeviceError> {
+        let total = self.add_up(scratch_of(scratch, self.scratch_bytes()));
+        self.give_total(device, total)
+    }
+
+    /// Adds all sets up: the total of the owned range.
+    fn add_up<'s>(&self, staging: &'s mut [u8]) -> &'s [u8] {
+        let segments = &self.owned[self.me];
+        let n = packed_bytes(segments);
+        for &(into, from) in &self.joins {
+            let (left, right) = two(staging, into * n, from * n, n);
+            add_segments(segments, left, right);
+        }
+        &staging[self.result * n..(self.result + 1) * n]
+    }
+
+    /// Puts the total of the owned range where it goes here.
+    fn give_total(&self, device: &mut dyn Device, total: &[u8]) -> Result<(), DeviceError> {
+        let segments = &self.owned[self.me];
         match &self.goal {
+            Goal::Whole(places) => unpack(device, places, segments, total)?,
             Goal::Shard(cells) => {
-                let mut rest = &self.staging[own];
-                for (segment, cell) in self.owned[self.me].iter().zip(cells) {
+                let mut rest = total;
+                for (segment, cell) in segments.iter().zip(cells) {
                     let (bytes, after) = rest.split_at(segment.bytes.len());
                     rest = after;
                     device.write(cell.buffer, bytes)?;
                 }
-                Ok(())
-            }
-            Goal::Whole(places) => {
-                unpack(device, places, &self.owned[self.me], &self.staging[own.clone()])?;
-                if n > 0 {
-                    for &to in self.members.iter().filter(|&&to| to != self.members[self.me]) {
-                        mail.post(to, self.label, &[&self.staging[own.clone()]])?;
-                    }
-                }
-                self.gather(device, mail)
             }
         }
+        Ok(())
     }
 
     /// Sends every other owner its range of this member's sets.
@@ -129,12 +166,17 @@ impl Exchange {
     }
 
     /// Has the own range of all sets in the staging memory.
-    fn take_sets(&mut self, device: &dyn Device, mail: &mut Mail) -> Result<(), Trouble> {
+    fn take_sets(
+        &self,
+        device: &dyn Device,
+        mail: &mut Mail,
+        staging: &mut [u8],
+    ) -> Result<(), Trouble> {
         let segments = &self.owned[self.me];
         let n = packed_bytes(segments);
         let mut at = 0;
         for (member, &n_sets) in self.n_sets.iter().enumerate() {
-            let into = &mut self.staging[at..at + n_sets * n];
+            let into = &mut staging[at..at + n_sets * n];
             at += n_sets * n;
             if member != self.me {
                 if !into.is_empty() {
@@ -155,8 +197,13 @@ impl Exchange {
     }
 
     /// Takes what the other owners have added up.
-    fn gather(&mut self, device: &mut dyn Device, mail: &mut Mail) -> Result<(), Trouble> {
-        let Goal::Whole(places) = &self.goal else { return Ok(()) };
+    fn gather(
+        &self,
+        places: &Places,
+        device: &mut dyn Device,
+        mail: &mut Mail,
+        staging: &mut [u8],
+    ) -> Result<(), Trouble> {
         for (owner, segments) in self.owned.iter().enumerate() {
             let n = packed_bytes(segments);
             if owner == self.me || n == 0 {
@@ -173,11 +220,8 @@ impl Exchange {
                 outcome?;
                 continue;
             }
-            if self.staging.len() < n {
-                self.staging.resize(n, 0);
-            }
-            mail.take(from, self.label, &mut self.staging[..n], &self.what)?;
-            unpack(device, places, segments, &self.staging[..n])?;
+            mail.take(from, self.label, &mut staging[..n], &self.what)?;
+            unpack(device, places, segments, &staging[..n])?;
         }
         Ok(())
     }
@@ -280,17 +324,36 @@ pub(super) struct Swap {
     pub(super) places: Places,
     /// The whole of every value.
     pub(super) values: Vec<Segment>,
-    pub(super) staging: Vec<u8>,
 }
 
 impl Swap {
     /// Carries it out.
-    pub(super) fn run(&mut self, device: &mut dyn Device, mail: &mut Mail) -> Result<(), Trouble> {
+    pub(super) fn run(
+        &self,
+        device: &mut dyn Device,
+        mail: &mut Mail,
+        scratch: &mut Vec<u8>,
+    ) -> Result<(), Trouble> {
+        let staging = scratch_of(scratch, packed_bytes(&self.values));
         let parts = self.values.iter().map(|one| segment_bytes(device, &self.places, one));
         let parts = parts.collect::<Result<Vec<&[u8]>, _>>()?;
         mail.post(self.other, self.label, &parts)?;
-        mail.take(self.other, self.label, &mut self.staging, &self.what)?;
-        let mut rest = &mut self.staging[..];
+        mail.take(self.other, self.label, staging, &self.what)?;
+        Ok(self.add(device, staging)?)
+    }
+
+    /// What it does by itself.
+    pub(super) fn rehearse(
+        &self,
+        device: &mut dyn Device,
+        scratch: &mut Vec<u8>,
+    ) -> Result<(), DeviceError> {
+        self.add(device, scratch_of(scratch, packed_bytes(&self.values)))
+    }
+
+    /// Adds what the other has, in the order of the two.
+    fn add(&self, device: &mut dyn Device, staging: &mut [u8]) -> Result<(), DeviceError> {
+        let mut rest = staging;
         for value in &self.values {
             let n = value.bytes.len();
             let (others, after) = rest.split_at_mut(n);

@@ -8,7 +8,7 @@ mod together;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use manyhands_device::{BufferGroup, Device, DeviceError, ExecutableId, Launch};
+use manyhands_device::{BufferGroup, Device, DeviceError, ExecutableId, GroupId, Launch};
 use manyhands_program::mesh::{Action, Place, SCATTERED, SumInto, WorkerProgram};
 use manyhands_program::{
     DType, GrainAction, LOSS, Program, RANDOM_CONTEXT, RATE, STEP, TensorType, accumulating,
@@ -18,7 +18,8 @@ use manyhands_program::{
 use super::error::MeshError;
 use super::exchange::{Exchange, Swap};
 use super::memory::{Cell, Memory, SumTypes, cells_of_slot};
-use super::scatter::{Scatter, Shards};
+use super::scatter::Scatter;
+use super::worker::SpanKind;
 
 /// One instruction of a step.
 pub(super) enum Instruction {
@@ -62,13 +63,15 @@ pub(super) enum Instruction {
 pub(super) struct Gather {
     pub(super) label: u64,
     pub(super) what: String,
-    pub(super) shard: Cell,
-    pub(super) into: Cell,
+    /// Where the own shard is, and its bytes.
+    pub(super) shard: (GroupId, usize),
+    pub(super) n_own: usize,
+    /// Where the whole goes, and its bytes.
+    pub(super) into: (GroupId, usize),
+    pub(super) n_bytes: usize,
     /// All members in order, and which of them this is.
     pub(super) members: Vec<usize>,
     pub(super) me: usize,
-    /// Memory for the own shard.
-    pub(super) own: Vec<u8>,
 }
 
 /// A worker's program, laid out.
@@ -76,12 +79,12 @@ pub(super) struct Plan {
     pub(super) program: WorkerProgram,
     /// Instructions, with the actions that they belong to.
     pub(super) instructions: Vec<(usize, Instruction)>,
-    /// The state of scatters, by the first sum of each.
-    pub(super) shards: Vec<Shards>,
     /// Where the loss is at the end of a step, if the worker knows it: one of the step, or one of each grain where every grain is a step of its own.
     pub(super) losses: Vec<Cell>,
     /// Whether it is there before the commit, for others to hear of.
     pub(super) tells_loss: bool,
+    /// Whether a step needs others after its commit.
+    pub(super) ends_with_others: bool,
 }
 
 /// A value: its name, and its grain where it has one.
@@ -94,25 +97,16 @@ pub(super) struct Resources {
     pub(super) parameters: HashMap<String, Cell>,
     /// The rate and the step, by name.
     pub(super) scalars: HashMap<&'static str, Cell>,
-    /// Bytes that exchanges and gathers have for themselves.
-    pub(super) n_staged: usize,
-    /// Whether nothing will be run, so that nothing needs memory.
-    is_on_paper: bool,
     compiled: Vec<(Program, ExecutableId)>,
 }
 
 impl Resources {
-    pub(super) fn new(
-        device: Box<dyn Device>,
-        is_on_paper: bool,
-    ) -> Result<Resources, DeviceError> {
+    pub(super) fn new(device: Box<dyn Device>) -> Result<Resources, DeviceError> {
         let mut resources = Resources {
             device,
             memory: Memory::default(),
             parameters: HashMap::new(),
             scalars: HashMap::new(),
-            n_staged: 0,
-            is_on_paper,
             compiled: Vec::new(),
         };
         for name in [RATE, STEP] {
@@ -126,10 +120,9 @@ impl Resources {
         self.memory.cell(self.device.as_mut(), ty)
     }
 
-    /// Memory that an instruction has for itself.
-    fn staging(&mut self, n_bytes: usize) -> Vec<u8> {
-        self.n_staged += n_bytes;
-        vec![0; if self.is_on_paper { 0 } else { n_bytes }]
+    /// The programs that were compiled.
+    pub(super) fn compiled(&self) -> impl Iterator<Item = &Program> {
+        self.compiled.iter().map(|(program, _)| program)
     }
 
     fn slot(&mut self, sums: &SumTypes, slot: usize) -> Result<BufferGroup, DeviceError> {
@@ -182,6 +175,10 @@ struct Tree {
     n_done: usize,
     /// The member that brought each grain.
     came: HashMap<usize, usize>,
+    /// By level of the tree that is in use: the shard there.
+    slots: HashMap<usize, Cell>,
+    /// By grain: the own shard whose turn has not come.
+    kept: HashMap<usize, Cell>,
 }
 
 impl Plan {
@@ -208,12 +205,20 @@ impl Plan {
             walk.lay_out(action)?;
         }
         let Walk { live, instructions, trees, .. } = walk;
+        let cells = trees
+            .into_iter()
+            .flat_map(|tree| tree.slots.into_values().chain(tree.kept.into_values()));
+        cells.for_each(|cell| resources.memory.give_back(cell));
         // The next plan may use the same memory: one runs after the other.
         live.values().for_each(|cell| resources.memory.give_back(cell.clone()));
-        let shards = trees.iter().map(|_| Shards::default()).collect();
         let losses: BTreeMap<&Key, &Cell> = live.iter().filter(|(key, _)| is_loss(key)).collect();
         let losses = losses.into_values().cloned().collect();
-        Ok(Plan { instructions, shards, losses, tells_loss, program })
+        let mut after_commit = instructions
+            .iter()
+            .skip_while(|(_, instruction)| !matches!(instruction, Instruction::Commit))
+            .skip(1);
+        let ends_with_others = after_commit.any(|(_, one)| one.kind() != SpanKind::Compute);
+        Ok(Plan { instructions, losses, tells_loss, ends_with_others, program })
     }
 
     /// The inputs that are to be handed in: grain and name.

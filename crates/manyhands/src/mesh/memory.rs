@@ -26,6 +26,8 @@ pub(super) struct Memory {
     slots: HashMap<(SumTypes, usize), BufferGroup>,
     n_bytes: usize,
     n_sum_bytes: usize,
+    /// The most that one instruction needs while it is carried out.
+    n_scratch_bytes: usize,
 }
 
 impl Memory {
@@ -37,6 +39,28 @@ impl Memory {
     /// Those of them that are sums.
     pub(super) fn n_sum_bytes(&self) -> usize {
         self.n_sum_bytes
+    }
+
+    /// What instructions need while they are carried out, one after the other.
+    pub(super) fn n_scratch_bytes(&self) -> usize {
+        self.n_scratch_bytes
+    }
+
+    /// Takes note that an instruction needs so many bytes while it is carried out.
+    pub(super) fn needs_scratch(&mut self, n_bytes: usize) {
+        self.n_scratch_bytes = self.n_scratch_bytes.max(n_bytes);
+    }
+
+    /// A cell for a shard of sums, packed, that nothing else uses.
+    pub(super) fn shard(
+        &mut self,
+        device: &mut dyn Device,
+        n_bytes: usize,
+    ) -> Result<Cell, DeviceError> {
+        let before = self.n_bytes;
+        let cell = self.cell(device, &TensorType::new(DType::U8, vec![n_bytes]))?;
+        self.n_sum_bytes += self.n_bytes - before;
+        Ok(cell)
     }
 
     /// A cell that nothing else uses.
@@ -98,6 +122,14 @@ pub(super) fn cells_of_slot(slot: &BufferGroup, sums: &SumTypes) -> Vec<Cell> {
             is_pooled: false,
         })
         .collect()
+}
+
+/// So many bytes of the memory that instructions use one after the other. What is there is left from others.
+pub(super) fn scratch_of(scratch: &mut Vec<u8>, n_bytes: usize) -> &mut [u8] {
+    if scratch.len() < n_bytes {
+        scratch.resize(n_bytes, 0);
+    }
+    &mut scratch[..n_bytes]
 }
 
 /// A cell's bytes, copied only where the device does not show them.

@@ -1,8 +1,9 @@
 //! What a worker of a mesh takes of memory: counted from its layout, so that it is known before there is any.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use manyhands_device::{DeviceError, ExecutableId, PaperDevice};
+use manyhands_net::station::RING;
 use manyhands_program::Role;
 use manyhands_program::mesh::WorkerProgram;
 use serde::Serialize;
@@ -11,7 +12,6 @@ use super::error::MeshError;
 use super::exchange::packed_bytes;
 use super::layout::{Instruction, Plan};
 use super::part::held_type;
-use super::scatter::ShardAction;
 use super::worker::MeshWorker;
 
 /// The bytes that a worker takes.
@@ -27,12 +27,19 @@ pub struct Room {
     pub values: u64,
     /// Values inside the piece that needs most, and working space.
     pub temporaries: u64,
+    /// What a process takes besides: the programs themselves, links to the others, and letters that come before they are asked for.
+    pub process: u64,
 }
+
+/// A process without any model.
+const BARE_PROCESS: usize = 2 << 20;
+/// What a node of a program takes, as it was sent, laid out and compiled.
+const BYTES_PER_NODE: usize = 2560;
 
 impl Room {
     /// All of it.
     pub fn total(&self) -> u64 {
-        self.parameters + self.state + self.sums + self.values + self.temporaries
+        self.parameters + self.state + self.sums + self.values + self.temporaries + self.process
     }
 }
 
@@ -44,7 +51,7 @@ impl MeshWorker {
         let action = "at the start".to_string();
         let device =
             device.map_err(|source| MeshError::Device { worker, action, source: source.into() })?;
-        MeshWorker::laid_out(programs, Box::new(device), true)?.room()
+        MeshWorker::new(programs, Box::new(device))?.room()
     }
 
     /// What it takes.
@@ -56,7 +63,6 @@ impl MeshWorker {
         let (parameters, state) = (held(false)?, held(true)?);
         let memory = &self.resources.memory;
         let values = memory.n_bytes() - memory.n_sum_bytes() - parameters - state;
-        let shards: usize = self.plans.iter().map(shard_bytes).sum();
         let action = || "memory".to_string();
         let worker = self.worker();
         let temporaries = self.temporaries().map_err(|source| MeshError::Device {
@@ -67,9 +73,10 @@ impl MeshWorker {
         Ok(Room {
             parameters: parameters as u64,
             state: state as u64,
-            sums: (memory.n_sum_bytes() + shards) as u64,
-            values: (values + self.resources.n_staged) as u64,
+            sums: memory.n_sum_bytes() as u64,
+            values: (values + memory.n_scratch_bytes()) as u64,
             temporaries: temporaries as u64,
+            process: self.beside_values() as u64,
         })
     }
 
@@ -85,6 +92,15 @@ impl MeshWorker {
         Ok(inside + scratch + constants)
     }
 
+    /// What the process of this worker takes beside values.
+    fn beside_values(&self) -> usize {
+        let compiled = self.resources.compiled().map(|program| program.nodes().len());
+        let early = self.plans.iter().map(early_letters).max().unwrap_or(0);
+        let others: HashSet<usize> =
+            self.plans.iter().flat_map(|plan| peers(plan, self.worker())).collect();
+        process_bytes(compiled.sum()) + others.len() * RING + early
+    }
+
     fn executables(&self) -> HashSet<ExecutableId> {
         let instructions = self.plans.iter().flat_map(|plan| &plan.instructions);
         let all = instructions.filter_map(|(_, instruction)| match instruction {
@@ -95,31 +111,43 @@ impl MeshWorker {
     }
 }
 
-/// Bytes of a plan's shards of sums that are scattered: the slots of the tree, the own shards whose turn has not come, and one letter.
-fn shard_bytes(plan: &Plan) -> usize {
-    /// By tree: bytes of a shard, slots, own shards that wait, and the most of them.
-    #[derive(Default)]
-    struct Tree {
-        n_bytes: usize,
-        n_slots: usize,
-        n_waiting: usize,
-        most_waiting: usize,
-    }
-    let mut trees: HashMap<usize, Tree> = HashMap::new();
+/// What a process takes with programs of so many nodes.
+pub(crate) fn process_bytes(n_nodes: usize) -> usize {
+    BARE_PROCESS + n_nodes * BYTES_PER_NODE
+}
+
+/// Bytes of letters that may come before they are asked for: others are at most two pieces ahead of one who waits for no one.
+fn early_letters(plan: &Plan) -> usize {
+    let (mut gathered, mut run, mut scattered, mut received) = (0, 0, 0, 0);
     for (_, instruction) in &plan.instructions {
-        let Instruction::Scatter(scatter) = instruction else { continue };
-        let tree = trees.entry(scatter.shards).or_default();
-        tree.n_bytes = tree.n_bytes.max(packed_bytes(&scatter.owned[scatter.me]));
-        tree.n_waiting += usize::from(scatter.own.is_some());
-        tree.most_waiting = tree.most_waiting.max(tree.n_waiting);
-        for action in &scatter.actions {
-            if let ShardAction::Take { member, slot, .. } = *action {
-                tree.n_slots = tree.n_slots.max(slot + 1);
-                if member == scatter.me {
-                    tree.n_waiting = tree.n_waiting.saturating_sub(1);
-                }
+        run = match instruction {
+            Instruction::Gather(gather) => run + gather.n_bytes.saturating_sub(gather.n_own),
+            _ => 0,
+        };
+        gathered = gathered.max(run);
+        match instruction {
+            Instruction::Scatter(scatter) => {
+                let n = packed_bytes(&scatter.owned[scatter.me]);
+                scattered = scattered.max(n * (scatter.members.len() - 1));
             }
+            Instruction::Receive { cell, .. } => received = received.max(cell.ty.n_bytes()),
+            _ => {}
         }
     }
-    trees.values().map(|tree| tree.n_bytes * (tree.n_slots + tree.most_waiting + 1)).sum()
+    2 * (gathered + scattered + received)
+}
+
+/// The workers that letters go to or come from.
+fn peers(plan: &Plan, worker: usize) -> impl Iterator<Item = usize> {
+    let of = |instruction: &Instruction| match instruction {
+        Instruction::Send { to, .. } => vec![*to],
+        Instruction::Receive { from, .. } => vec![*from],
+        Instruction::Exchange(exchange) => exchange.members.clone(),
+        Instruction::Scatter(scatter) => scatter.members.clone(),
+        Instruction::Gather(gather) => gather.members.clone(),
+        Instruction::Swap(swap) => vec![swap.other],
+        _ => Vec::new(),
+    };
+    let all = plan.instructions.iter().flat_map(move |(_, instruction)| of(instruction));
+    all.filter(move |other| *other != worker)
 }

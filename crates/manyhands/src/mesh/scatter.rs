@@ -1,133 +1,204 @@
 //! Sums that are spread grain by grain: each member adds its shard of every grain along the one tree, in grain order.
 
-use std::collections::HashMap;
-
-use manyhands_device::Device;
+use manyhands_device::{Device, DeviceError, GroupId};
 use manyhands_net::mail::Mail;
 
 use super::exchange::{Places, Segment, Trouble, add_segments, packed_bytes, segment_bytes};
-use super::memory::Cell;
+use super::memory::{Cell, scratch_of};
 
-/// The shards of a step's sums while they grow.
-#[derive(Default)]
-pub(super) struct Shards {
-    /// One for each level of the tree.
-    pub(super) slots: Vec<Vec<u8>>,
-    /// This member's own, of grains whose turn has not come.
-    own: HashMap<usize, Vec<u8>>,
-    /// Memory for those to come.
-    spare: Vec<Vec<u8>>,
-    pub(super) letter: Vec<u8>,
+/// Where the shard of a grain comes from.
+#[derive(Clone, Debug)]
+pub(super) enum ShardOf {
+    /// Another member sends it.
+    Member { member: usize, label: u64 },
+    /// It is part of this member's own sums, which are at hand.
+    Own,
+    /// It is this member's own, and was kept until its turn.
+    Kept(Cell),
 }
 
-/// One thing that is done with shards.
-#[derive(Clone, Copy, Debug)]
+/// One thing that is done with shards. Those of a step's sums are packed, one cell for each level of the tree.
+#[derive(Clone, Debug)]
 pub(super) enum ShardAction {
-    /// Takes the shard of a grain: it is written to a slot, or added to it.
-    Take { grain: usize, member: usize, label: u64, slot: usize, adds: bool },
-    /// Adds one slot to another.
-    Merge { into: usize, from: usize },
+    /// Takes the shard of a grain: it is written to a cell, or added to it.
+    Take { from: ShardOf, into: Cell, adds: bool },
+    /// Adds one cell to another.
+    Merge { into: Cell, from: Cell },
 }
+
+/// Takes the letter with a label of a member.
+type Taking<'a, E> = dyn FnMut(usize, u64, &mut [u8]) -> Result<(), E> + 'a;
 
 /// One scatter, laid out.
 pub(super) struct Scatter {
     pub(super) what: String,
     pub(super) members: Vec<usize>,
     pub(super) me: usize,
-    /// This member's grain, its label, and where its sums lie.
-    pub(super) own: Option<(usize, u64, Places)>,
+    /// The label of this member's grain, and where its sums lie.
+    pub(super) own: Option<(u64, Places)>,
+    /// Where the own shard is kept, if its turn has not come.
+    pub(super) kept: Option<Cell>,
     /// By member: what it owns.
     pub(super) owned: Vec<Vec<Segment>>,
-    /// Which shards, of the plan's.
-    pub(super) shards: usize,
     /// What has its turn now.
     pub(super) actions: Vec<ShardAction>,
-    /// Where the totals go, after the last grain.
-    pub(super) totals: Vec<Cell>,
-}
-
-impl Shards {
-    /// Forgets what a step that failed has left.
-    pub(super) fn begin_step(&mut self) {
-        self.own.clear();
-    }
+    /// After the last grain: the cell of all totals, and where each goes.
+    pub(super) totals: Option<(Cell, Vec<Cell>)>,
 }
 
 impl Scatter {
     /// Carries it out.
     pub(super) fn run(
         &self,
-        shards: &mut Shards,
         device: &mut dyn Device,
         mail: &mut Mail,
+        scratch: &mut Vec<u8>,
     ) -> Result<(), Trouble> {
-        self.send(shards, device, mail)?;
-        let segments = &self.owned[self.me];
-        let n = packed_bytes(segments);
+        self.send(device, mail)?;
+        self.keep(device)?;
         for action in &self.actions {
-            match *action {
-                ShardAction::Take { grain, member, label, slot, adds } => {
-                    let mut bytes = match shards.own.remove(&grain) {
-                        Some(own) => own,
-                        None => std::mem::take(&mut shards.letter),
-                    };
-                    bytes.resize(n, 0);
-                    if member != self.me && n > 0 {
-                        mail.take(self.members[member], label, &mut bytes, &self.what)?;
-                    }
-                    let into = slot_of(&mut shards.slots, slot, n);
-                    match adds {
-                        true => add_segments(segments, into, &bytes),
-                        false => into.copy_from_slice(&bytes),
-                    }
-                    match member == self.me {
-                        true => shards.spare.push(bytes),
-                        false => shards.letter = bytes,
-                    }
-                }
-                ShardAction::Merge { into, from } => {
-                    let right = std::mem::take(&mut shards.slots[from]);
-                    add_segments(segments, &mut shards.slots[into], &right);
-                    shards.slots[from] = right;
-                }
-            }
+            self.act(action, device, scratch, &mut |member, label, bytes| {
+                Ok::<(), Trouble>(mail.take(self.members[member], label, bytes, &self.what)?)
+            })?;
         }
-        let mut at = 0;
-        for (cell, segment) in self.totals.iter().zip(segments) {
-            device.write(cell.buffer, &shards.slots[0][at..at + segment.bytes.len()])?;
-            at += segment.bytes.len();
+        Ok(self.give_totals(device)?)
+    }
+
+    /// The same without the others: letters bring whatever is there.
+    pub(super) fn rehearse(
+        &self,
+        device: &mut dyn Device,
+        scratch: &mut Vec<u8>,
+    ) -> Result<(), DeviceError> {
+        self.keep(device)?;
+        for action in &self.actions {
+            self.act(action, device, scratch, &mut |_, _, _| Ok::<(), DeviceError>(()))?;
+        }
+        self.give_totals(device)
+    }
+
+    /// Sends every other owner its shard of this member's grain.
+    fn send(&self, device: &dyn Device, mail: &mut Mail) -> Result<(), Trouble> {
+        let Some((label, places)) = &self.own else { return Ok(()) };
+        for (owner, segments) in self.owned.iter().enumerate() {
+            if owner != self.me && packed_bytes(segments) > 0 {
+                let parts = segments.iter().map(|one| segment_bytes(device, places, one));
+                let parts = parts.collect::<Result<Vec<&[u8]>, _>>()?;
+                mail.post(self.members[owner], *label, &parts)?;
+            }
         }
         Ok(())
     }
 
-    /// Sends every other owner its shard of this member's grain, and keeps the own.
-    fn send(
+    fn keep(&self, device: &mut dyn Device) -> Result<(), DeviceError> {
+        match &self.kept {
+            Some(cell) => self.take_own(device, cell, false),
+            None => Ok(()),
+        }
+    }
+
+    fn act<E: From<DeviceError>>(
         &self,
-        shards: &mut Shards,
-        device: &dyn Device,
-        mail: &mut Mail,
-    ) -> Result<(), Trouble> {
-        let Some((grain, label, places)) = &self.own else { return Ok(()) };
-        for (owner, segments) in self.owned.iter().enumerate() {
-            let parts = segments.iter().map(|one| segment_bytes(device, places, one));
-            let parts = parts.collect::<Result<Vec<&[u8]>, _>>()?;
-            if owner == self.me {
-                let mut own = shards.spare.pop().unwrap_or_default();
-                own.clear();
-                parts.iter().for_each(|part| own.extend_from_slice(part));
-                shards.own.insert(*grain, own);
-            } else if packed_bytes(segments) > 0 {
-                mail.post(self.members[owner], *label, &parts)?;
+        action: &ShardAction,
+        device: &mut dyn Device,
+        scratch: &mut Vec<u8>,
+        take: &mut Taking<'_, E>,
+    ) -> Result<(), E> {
+        let segments = &self.owned[self.me];
+        let n = packed_bytes(segments);
+        match action {
+            _ if n == 0 => Ok(()),
+            ShardAction::Take { from: ShardOf::Own, into, adds } => {
+                Ok(self.take_own(device, into, *adds)?)
+            }
+            ShardAction::Take { from: ShardOf::Kept(kept), into, adds: true }
+            | ShardAction::Merge { into, from: kept } => {
+                Ok(both(device, kept, into, |from, into| add_segments(segments, into, from))?)
+            }
+            ShardAction::Take { from: ShardOf::Kept(kept), into, adds: false } => {
+                Ok(both(device, kept, into, |from, into| into.copy_from_slice(from))?)
+            }
+            ShardAction::Take { from: ShardOf::Member { member, label }, into, adds: true } => {
+                let letter = scratch_of(scratch, n);
+                take(*member, *label, letter)?;
+                within(device, into, |into| {
+                    add_segments(segments, into, letter);
+                    Ok(())
+                })
+            }
+            ShardAction::Take { from: ShardOf::Member { member, label }, into, adds: false } => {
+                within(device, into, |into| take(*member, *label, into))
+            }
+        }
+    }
+
+    /// Writes this member's own shard to a cell, or adds it there.
+    fn take_own(
+        &self,
+        device: &mut dyn Device,
+        into: &Cell,
+        adds: bool,
+    ) -> Result<(), DeviceError> {
+        let (Some((_, places)), Some((goal, _))) = (&self.own, into.group) else { return Ok(()) };
+        let segments = &self.owned[self.me];
+        let sources: Vec<GroupId> =
+            segments.iter().map(|segment| places[segment.tensor].0).collect();
+        device.with_host_bytes(&sources, goal, &mut |read, into| {
+            let mut rest = into;
+            for (idx, segment) in segments.iter().enumerate() {
+                let offset = places[segment.tensor].1;
+                let own = &read.bytes(idx)[offset..][segment.bytes.clone()];
+                let (shard, after) = rest.split_at_mut(own.len());
+                rest = after;
+                match adds {
+                    true => add_segments(std::slice::from_ref(segment), shard, own),
+                    false => shard.copy_from_slice(own),
+                }
+            }
+        })?;
+        Ok(())
+    }
+
+    fn give_totals(&self, device: &mut dyn Device) -> Result<(), DeviceError> {
+        let Some((all, totals)) = &self.totals else { return Ok(()) };
+        let mut at = 0;
+        for (total, segment) in totals.iter().zip(&self.owned[self.me]) {
+            let own = at..at + segment.bytes.len();
+            at = own.end;
+            if !own.is_empty() {
+                both(device, all, total, |from, into| into.copy_from_slice(&from[own.clone()]))?;
             }
         }
         Ok(())
     }
 }
 
-pub(super) fn slot_of(slots: &mut Vec<Vec<u8>>, slot: usize, n: usize) -> &mut Vec<u8> {
-    if slots.len() <= slot {
-        slots.resize_with(slot + 1, Vec::new);
+/// Does something with the bytes of two cells, which are alone in their groups.
+fn both(
+    device: &mut dyn Device,
+    from: &Cell,
+    into: &Cell,
+    mut act: impl FnMut(&[u8], &mut [u8]),
+) -> Result<(), DeviceError> {
+    if let (Some((source, _)), Some((goal, _))) = (from.group, into.group) {
+        let (n, m) = (from.ty.n_bytes(), into.ty.n_bytes());
+        device.with_host_bytes(&[source], goal, &mut |read, into| {
+            act(&read.bytes(0)[..n], &mut into[..m]);
+        })?;
     }
-    slots[slot].resize(n, 0);
-    &mut slots[slot]
+    Ok(())
+}
+
+/// Does something with the bytes of a cell that is alone in its group.
+fn within<E: From<DeviceError>>(
+    device: &mut dyn Device,
+    cell: &Cell,
+    mut act: impl FnMut(&mut [u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut outcome = Ok(());
+    if let Some((group, _)) = cell.group {
+        let n = cell.ty.n_bytes();
+        device.with_host_bytes(&[], group, &mut |_, bytes| outcome = act(&mut bytes[..n]))?;
+    }
+    outcome
 }

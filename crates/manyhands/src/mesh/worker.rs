@@ -1,8 +1,9 @@
 //! A worker of a mesh: its parameters on a device, and its program laid out there.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use manyhands_device::{Device, DeviceError};
+use manyhands_device::{Device, DeviceError, GroupId};
 use manyhands_net::mail::Mail;
 use manyhands_program::mesh::{Holding, WorkerProgram};
 use manyhands_program::{RATE, STEP, Tensor};
@@ -12,7 +13,6 @@ use super::exchange::Trouble;
 use super::layout::{Gather, Instruction, Plan, Resources, label};
 use super::memory::{Cell, bytes_of, fill};
 use super::part::{HeldPart, held_type, own_name, part_of};
-use super::scatter::Shards;
 use crate::checkpoint::NamedTensor;
 use crate::initial::initial_value;
 
@@ -25,8 +25,8 @@ pub struct MeshWorker {
     pub(super) resources: Resources,
     pub(super) holdings: Vec<Holding>,
     pub(super) plans: Vec<Plan>,
-    /// Memory for what a device does not show.
-    copied: Vec<u8>,
+    /// Memory that instructions use one after the other.
+    pub(super) scratch: Vec<u8>,
     /// Where the last step stopped, unless it was done: its plan, and the instruction that failed.
     stopped: Option<(usize, usize)>,
 }
@@ -110,7 +110,7 @@ impl SecondsByKind {
 }
 
 impl Instruction {
-    fn kind(&self) -> SpanKind {
+    pub(super) fn kind(&self) -> SpanKind {
         match self {
             Instruction::Feed { .. }
             | Instruction::Context { .. }
@@ -134,15 +134,6 @@ impl MeshWorker {
         programs: Vec<WorkerProgram>,
         device: Box<dyn Device>,
     ) -> Result<MeshWorker, MeshError> {
-        MeshWorker::laid_out(programs, device, false)
-    }
-
-    /// The same, on a device on paper where that is said.
-    pub(super) fn laid_out(
-        programs: Vec<WorkerProgram>,
-        device: Box<dyn Device>,
-        is_on_paper: bool,
-    ) -> Result<MeshWorker, MeshError> {
         let Some(first) = programs.first() else {
             return Err(MeshError::Programs { why: "a worker has none".to_string() });
         };
@@ -157,14 +148,14 @@ impl MeshWorker {
             action: "at the start".into(),
             source: source.into(),
         };
-        let mut resources = Resources::new(device, is_on_paper).map_err(at_start)?;
+        let mut resources = Resources::new(device).map_err(at_start)?;
         for holding in &holdings {
             let cell = resources.cell(&held_type(holding)?).map_err(at_start)?;
             resources.parameters.insert(holding.name.clone(), cell);
         }
         let plans = programs.into_iter().map(|program| Plan::new(&mut resources, program));
         let plans = plans.collect::<Result<Vec<_>, _>>()?;
-        Ok(MeshWorker { worker, resources, holdings, plans, copied: Vec::new(), stopped: None })
+        Ok(MeshWorker { worker, resources, holdings, plans, scratch: Vec::new(), stopped: None })
     }
 
     /// Which worker of the mesh it is.
@@ -278,7 +269,7 @@ impl MeshWorker {
             let done = match instruction {
                 Instruction::Launch(launch) => device.run(std::slice::from_ref(launch)),
                 Instruction::Copy { from, bytes, into } => {
-                    copy(device, from, bytes.clone(), into, &mut self.copied)
+                    copy(device, from, bytes.clone(), into, &mut self.scratch)
                 }
                 _ => Ok(()),
             };
@@ -319,8 +310,8 @@ impl MeshWorker {
         watch: &mut dyn FnMut(Span),
     ) -> Result<StepOutcome, MeshError> {
         let (worker, n) = (self.worker, self.plans.len());
-        let Some(Plan { program, instructions, shards, losses, tells_loss }) =
-            self.plans.get_mut(plan)
+        let Some(Plan { program, instructions, losses, tells_loss, ends_with_others }) =
+            self.plans.get(plan)
         else {
             return Err(MeshError::NoPlan { worker, plan, n });
         };
@@ -335,27 +326,22 @@ impl MeshWorker {
                 source: source.into(),
             })?;
         }
-        shards.iter_mut().for_each(Shards::begin_step);
         let mut outcome = StepOutcome::default();
-        let commit = instructions.iter().position(|(_, one)| matches!(one, Instruction::Commit));
-        let rest = commit.map_or(&[][..], |commit| &instructions[commit + 1..]);
-        let needs_others = rest.iter().any(|(_, one)| one.kind() != SpanKind::Compute);
-        for (idx, (action, instruction)) in instructions.iter_mut().enumerate() {
+        for (idx, (action, instruction)) in instructions.iter().enumerate() {
             self.stopped = Some((plan, idx));
             let start = Instant::now();
             let is_commit = matches!(instruction, Instruction::Commit);
             // Who has passed the commit counts on what others send after it: from here on nobody stops while that may come. Who is to stop does
             // so before.
-            if is_commit && needs_others && !mail.is_aborted() {
+            if is_commit && *ends_with_others && !mail.is_aborted() {
                 mail.set_grace(Some(GRACE));
             }
             let told = match is_commit && *tells_loss {
                 true => tell_loss(device, losses, mail),
                 false => Ok(()),
             };
-            let done = told.and_then(|()| {
-                carry_out(instruction, input, device, mail, shards, &mut self.copied)
-            });
+            let done =
+                told.and_then(|()| carry_out(instruction, input, device, mail, &mut self.scratch));
             if is_commit && done.is_ok() {
                 outcome.loss = heard_loss(mail);
             }
@@ -465,12 +451,11 @@ impl From<manyhands_net::mail::MailError> for Failure {
 
 /// Carries one instruction out.
 fn carry_out(
-    instruction: &mut Instruction,
+    instruction: &Instruction,
     input: &StepInput<'_>,
     device: &mut dyn Device,
     mail: &mut Mail,
-    shards: &mut [Shards],
-    copied: &mut Vec<u8>,
+    scratch: &mut Vec<u8>,
 ) -> Result<(), Failure> {
     match instruction {
         Instruction::Feed { grain, name, cell } => {
@@ -486,20 +471,20 @@ fn carry_out(
             run(launch, device, mail)?;
         }
         Instruction::Send { to, label, cell } => {
-            mail.post(*to, *label, &[bytes_of(device, cell, copied)?])?;
+            mail.post(*to, *label, &[bytes_of(device, cell, scratch)?])?;
         }
         Instruction::Receive { from, label, cell, what } => {
-            fill(device, cell, copied, |bytes| -> Result<(), Failure> {
+            fill(device, cell, scratch, |bytes| -> Result<(), Failure> {
                 Ok(mail.take(*from, *label, bytes, what)?)
             })?;
         }
-        Instruction::Exchange(exchange) => exchange.run(device, mail)?,
-        Instruction::Swap(swap) => swap.run(device, mail)?,
-        Instruction::Scatter(scatter) => {
-            scatter.run(&mut shards[scatter.shards], device, mail)?;
+        Instruction::Exchange(exchange) => exchange.run(device, mail, scratch)?,
+        Instruction::Swap(swap) => swap.run(device, mail, scratch)?,
+        Instruction::Scatter(scatter) => scatter.run(device, mail, scratch)?,
+        Instruction::Gather(gather) => gather.run(device, mail)?,
+        Instruction::Copy { from, bytes, into } => {
+            copy(device, from, bytes.clone(), into, scratch)?;
         }
-        Instruction::Gather(gather) => gather.run(device, mail, copied)?,
-        Instruction::Copy { from, bytes, into } => copy(device, from, bytes.clone(), into, copied)?,
         Instruction::Commit => mail.meet()?,
     }
     Ok(())
@@ -519,54 +504,67 @@ fn run(
     }
 }
 
+/// Copies bytes of one cell to the front of another.
 pub(super) fn copy(
     device: &mut dyn Device,
     from: &Cell,
-    bytes: std::ops::Range<usize>,
+    bytes: Range<usize>,
     into: &Cell,
-    copied: &mut Vec<u8>,
+    scratch: &mut Vec<u8>,
 ) -> Result<(), DeviceError> {
-    if let (Some((source, at)), Some((goal, start))) = (from.group, into.group)
-        && source != goal
+    if let (Some(source), Some(goal)) = (from.group, into.group)
+        && source.0 != goal.0
     {
-        let range = at + bytes.start..at + bytes.end;
-        return device.with_host_bytes(&[source], goal, &mut |read, all| {
-            let part = &read.bytes(0)[range.clone()];
-            all[start..start + part.len()].copy_from_slice(part);
-        });
+        return copy_within(device, source, bytes, goal);
     }
-    let mut whole = bytes_of(device, from, copied)?.to_vec();
+    let mut whole = bytes_of(device, from, scratch)?.to_vec();
     whole.truncate(bytes.end);
     device.write(into.buffer, &whole[bytes.start..])
 }
 
+/// Copies bytes from one place to another, of two groups.
+fn copy_within(
+    device: &mut dyn Device,
+    (source, at): (GroupId, usize),
+    bytes: Range<usize>,
+    (goal, start): (GroupId, usize),
+) -> Result<(), DeviceError> {
+    let range = at + bytes.start..at + bytes.end;
+    device.with_host_bytes(&[source], goal, &mut |read, all| {
+        let part = &read.bytes(0)[range.clone()];
+        all[start..start + part.len()].copy_from_slice(part);
+    })
+}
+
 impl Gather {
     /// Puts the shards one after the other, as long as each is.
-    fn run(
-        &mut self,
-        device: &mut dyn Device,
-        mail: &mut Mail,
-        copied: &mut Vec<u8>,
-    ) -> Result<(), Failure> {
-        device.read(self.shard.buffer, &mut self.own)?;
-        let Gather { own, members, me, label, what, .. } = self;
-        let mut n_found = 0;
-        fill(device, &self.into, copied, |whole| -> Result<(), Failure> {
-            for (idx, &member) in members.iter().enumerate() {
-                let rest = &mut whole[n_found..];
-                if idx != *me {
-                    n_found += mail.take_up_to(member, *label, rest, what)?;
-                } else if let Some(front) = rest.get_mut(..own.len()) {
-                    front.copy_from_slice(own);
-                    n_found += own.len();
-                }
+    fn run(&self, device: &mut dyn Device, mail: &mut Mail) -> Result<(), Failure> {
+        let (mut n_found, expected) = (0, self.n_bytes);
+        for (idx, &member) in self.members.iter().enumerate() {
+            if idx == self.me {
+                n_found += self.put_own(n_found, device)?;
+                continue;
             }
-            Ok(())
-        })?;
-        let expected = self.into.ty.n_bytes();
+            let (group, start) = self.into;
+            let mut taken = Ok(0);
+            device.with_host_bytes(&[], group, &mut |_, all| {
+                let rest = &mut all[start + n_found..start + expected];
+                taken = mail.take_up_to(member, self.label, rest, &self.what);
+            })?;
+            n_found += taken?;
+        }
         match n_found == expected {
             true => Ok(()),
             false => Err(Failure::Shards { found: n_found, expected }),
         }
+    }
+
+    /// Puts the own shard where it begins, if there is room. Its bytes.
+    pub(super) fn put_own(&self, at: usize, device: &mut dyn Device) -> Result<usize, DeviceError> {
+        let (group, start) = self.into;
+        if at + self.n_own <= self.n_bytes {
+            copy_within(device, self.shard, 0..self.n_own, (group, start + at))?;
+        }
+        Ok(self.n_own)
     }
 }

@@ -1,5 +1,7 @@
 //! Whether what a job asks for fits in the memory that workers may take, and what would.
 
+use std::time::{Duration, Instant};
+
 use super::workload::CountedStep;
 use super::{Candidate, Memory, Meshed, Workload, candidates, memory_of};
 use crate::error::Error;
@@ -7,6 +9,8 @@ use crate::job::{MeshPlan, bytes_in_words};
 
 /// More workers than asked for are looked at up to so many times as many.
 const MORE_WORKERS: [usize; 4] = [1, 2, 4, 8];
+/// After so long nothing more is looked at: large models on many workers take long to lay out.
+const LONGEST_LOOK: Duration = Duration::from_secs(20);
 /// So many ways that would fit are named.
 const MOST_NAMED: usize = 3;
 
@@ -47,11 +51,17 @@ fn what_fits(
     limit: u64,
 ) -> String {
     let mut least: Option<(Candidate, Memory)> = None;
+    let start = Instant::now();
     for times in MORE_WORKERS {
+        if start.elapsed() > LONGEST_LOOK {
+            break;
+        }
         let mut fitting = Vec::new();
         for candidate in candidates(n_workers.max(2) * times) {
             // What the model cannot be shared out by does not fit either.
-            let Ok((memory, _)) = memory_of(workload, &candidate, counted) else { continue };
+            let Ok((memory, _)) = memory_of(workload, &candidate, counted, Some(limit)) else {
+                continue;
+            };
             if memory.total() <= limit {
                 fitting.push((candidate, memory));
             } else if least.as_ref().is_none_or(|(_, known)| memory.total() < known.total()) {

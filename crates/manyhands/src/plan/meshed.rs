@@ -15,7 +15,7 @@ use crate::job::MeshPlan;
 use crate::mesh::{MeshError, MeshWorker, Room, Spread, spread};
 
 /// How often a worker rehearses its step, after once that finds cold caches.
-const REHEARSALS: usize = 5;
+const REHEARSALS: usize = 8;
 /// The seed of first values, which make no difference to times.
 const SEED: u64 = 1;
 
@@ -53,6 +53,7 @@ impl Meshed {
             state: most.state,
             gradients: most.sums,
             activations: most.values + most.temporaries,
+            process: most.process,
         }
     }
 
@@ -74,16 +75,20 @@ impl Meshed {
             false => Vec::new(),
         };
         let busy: f64 = own.iter().flatten().sum();
-        let times = Times { own, workers: &full.workers, rates };
+        let is_crowded = n_workers > n_cores;
+        let times = Times { own, workers: &full.workers, rates, is_crowded };
         let simulated = simulate(&full.workers, &times).map_err(MeshError::from)?;
         // More workers than cores take turns.
         let busy = if is_measured { busy } else { simulated.busy.iter().sum() };
-        let seconds = simulated.seconds.max(busy / n_cores as f64);
+        let step = simulated.seconds.max(busy / n_cores as f64);
+        // Whoever hands steps over needs a core too: where all have a worker, the workers wait for it one after the other.
+        let handed_over = if n_workers < n_cores { 1 } else { n_workers };
+        let seconds = step + rates.handing_over * handed_over as f64;
         let sent = full.workers.iter().map(|worker| traffic(worker).sent()).max().unwrap_or(0);
         let waiting = simulated.waiting.iter().sum::<f64>() / n_workers as f64;
         let share = 100.0 * waiting / simulated.seconds.max(f64::MIN_POSITIVE);
         let reason = format!("workers wait {share:.0} % of the time");
-        Ok(Timed { seconds, sent_bytes: sent as u64, is_measured, reason })
+        Ok(Timed { seconds, threads, sent_bytes: sent as u64, is_measured, reason })
     }
 
     /// By worker and action: the seconds that it takes by itself. As many workers as there are cores run side by side, for they share caches.
@@ -130,6 +135,8 @@ struct Times<'a> {
     own: Vec<Vec<f64>>,
     workers: &'a [WorkerProgram],
     rates: &'a Rates,
+    /// Whether there are more workers than cores.
+    is_crowded: bool,
 }
 
 impl Costs for Times<'_> {
@@ -142,7 +149,7 @@ impl Costs for Times<'_> {
     }
 
     fn message(&self, _: usize, _: usize, n_bytes: usize) -> f64 {
-        self.rates.sending(n_bytes as f64, 1.0)
+        self.rates.sending(n_bytes as f64, self.is_crowded)
     }
 
     fn handling(&self, n_bytes: usize) -> f64 {
@@ -158,6 +165,7 @@ impl Costs for Times<'_> {
             false => 0.0,
         };
         let rounds = if is_whole && n_bytes > 0 { 2.0 } else { 1.0 };
-        rounds * (self.rates.sending(moved, 1.0) + 2.0 * moved / self.rates.copying) + adding
+        let sending = self.rates.sending(moved, self.is_crowded);
+        rounds * (sending + 2.0 * moved / self.rates.copying) + adding
     }
 }

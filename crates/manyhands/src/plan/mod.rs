@@ -97,7 +97,7 @@ pub(crate) fn plan(
     n_workers: usize,
     memory_limit: Option<u64>,
 ) -> Result<Plan, Error> {
-    let rates = Rates::measure()?;
+    let rates = Rates::measure(n_workers)?;
     let counted = workload.counted(&rates)?;
     let mut is_measured = true;
     let mut predictions = Vec::new();
@@ -106,7 +106,7 @@ pub(crate) fn plan(
         // Workers of one machine share its memory.
         let of_machine = machine.map(|all| all / candidate.mesh.n_workers() as u64);
         let limit = memory_limit.or(of_machine);
-        let predicted = match memory_of(workload, &candidate, counted) {
+        let predicted = match memory_of(workload, &candidate, counted, memory_limit) {
             Ok((memory, meshed)) => {
                 let timed = match &meshed {
                     Some(meshed) => meshed.time(candidate.mesh, workload, &rates, counted)?,
@@ -138,12 +138,13 @@ fn memory_of(
     workload: &Workload<'_>,
     candidate: &Candidate,
     counted: CountedStep,
+    limit: Option<u64>,
 ) -> Result<(Memory, Option<Meshed>), Error> {
     let n_workers = candidate.mesh.n_workers();
     if !candidate.shares_a_model() {
         return Ok((workload.memory_of_replicas(n_workers, counted)?, None));
     }
-    let plan = candidate.mesh_plan(&workload.wanted);
+    let plan = workload.with_costs(candidate.mesh_plan(&workload.wanted), limit);
     let meshed = Meshed::new(&plan, workload.sizes, workload.threads(n_workers))?;
     Ok((meshed.memory(), Some(meshed)))
 }

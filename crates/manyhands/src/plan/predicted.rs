@@ -16,23 +16,26 @@ pub struct Memory {
     pub gradients: u64,
     /// Samples, and what lies between operations and inside them.
     pub activations: u64,
+    /// The process itself, programs, links and letters on the way.
+    pub process: u64,
 }
 
 impl Memory {
     /// All of it.
     pub fn total(&self) -> u64 {
-        self.parameters + self.state + self.gradients + self.activations
+        self.parameters + self.state + self.gradients + self.activations + self.process
     }
 
     /// In words: the sum, and what it is made of.
     pub fn in_words(&self) -> String {
         format!(
-            "{} (parameters {}, optimizer {}, gradients {}, activations {})",
+            "{} (parameters {}, optimizer {}, gradients {}, activations {}, the process itself {})",
             bytes_in_words(self.total()),
             bytes_in_words(self.parameters),
             bytes_in_words(self.state),
             bytes_in_words(self.gradients),
-            bytes_in_words(self.activations)
+            bytes_in_words(self.activations),
+            bytes_in_words(self.process)
         )
     }
 }
@@ -41,6 +44,8 @@ impl Memory {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Timed {
     pub(super) seconds: f64,
+    /// Threads of each worker.
+    pub(super) threads: usize,
     pub(super) sent_bytes: u64,
     /// Whether it follows from runs on this machine; otherwise operations were counted.
     pub(super) is_measured: bool,
@@ -61,6 +66,8 @@ pub struct Predicted {
     pub fits: bool,
     /// Seconds of a step.
     pub seconds: f64,
+    /// Threads of each worker with which it takes that long.
+    pub threads: usize,
     /// Bytes that each worker sends in a step.
     pub sent_bytes: u64,
     /// Where the time goes, or why it cannot be: one sentence.
@@ -71,8 +78,8 @@ impl Predicted {
     /// A candidate that the model cannot be shared out by.
     pub(super) fn impossible(candidate: Candidate, reason: String) -> Predicted {
         let (memory, memory_bytes) = (Memory::default(), 0);
-        let (fits, seconds, sent_bytes) = (false, 0.0, 0);
-        Predicted { candidate, memory, memory_bytes, fits, seconds, sent_bytes, reason }
+        let (fits, seconds, threads, sent_bytes) = (false, 0.0, 1, 0);
+        Predicted { candidate, memory, memory_bytes, fits, seconds, threads, sent_bytes, reason }
     }
 
     /// A candidate whose memory and time are known.
@@ -83,9 +90,9 @@ impl Predicted {
         limit: Option<u64>,
     ) -> Predicted {
         let memory_bytes = memory.total();
-        let Timed { seconds, sent_bytes, reason, .. } = timed;
+        let Timed { seconds, threads, sent_bytes, reason, .. } = timed;
         let (fits, reason) = within(memory_bytes, limit, reason);
-        Predicted { candidate, memory, memory_bytes, fits, seconds, sent_bytes, reason }
+        Predicted { candidate, memory, memory_bytes, fits, seconds, threads, sent_bytes, reason }
     }
 }
 

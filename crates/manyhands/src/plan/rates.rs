@@ -1,14 +1,16 @@
 //! How fast this machine is: a matrix product and memory on one core, and a link between two workers of one machine.
 
+use std::sync::mpsc::channel;
 use std::time::Instant;
 
 use manyhands_device::{CpuDevice, Device, Isa, Launch};
 use manyhands_net::mail::{Mail, MailError};
+use manyhands_net::transport::in_process;
 use manyhands_program::{Builder, Cost, DType, Op, Program};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
-use crate::mesh::{MeshError, linked};
+use crate::mesh::{AllLinks, MeshError, linked};
 
 /// Rates of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,6 +27,10 @@ pub struct Rates {
     pub link: f64,
     /// Bytes a second that a worker copies.
     pub copying: f64,
+    /// Seconds until a message is there and its receiver has a core, where there are more workers than cores; as long as with a core for each, where there are not.
+    pub crowded_seconds: f64,
+    /// Seconds that it takes to hand a step to a worker that waits for it, and to hear that it is done.
+    pub handing_over: f64,
 }
 
 /// The edge of the matrices that are multiplied.
@@ -37,10 +43,18 @@ const TRIES: usize = 4;
 const SIZES: [usize; 2] = [4 << 10, 1 << 20];
 /// Letters of each size.
 const LETTERS: usize = 20;
+/// With more workers than these no letter goes round: each has a link to each other.
+const MOST_GO_ROUND: usize = 24;
+/// What it is taken to last then until somebody who sleeps has a core, in seconds.
+const WAKING_UP: f64 = 2e-5;
+/// How often a letter goes round all workers, where there are more of them than cores.
+const LAPS: usize = 40;
+/// Room of the links that it takes, in bytes.
+const LAP_CAPACITY: usize = 1 << 16;
 
 impl Rates {
-    /// Measures this machine, in a part of a second.
-    pub fn measure() -> Result<Rates, Error> {
+    /// Measures this machine for so many workers, in a part of a second.
+    pub fn measure(n_workers: usize) -> Result<Rates, Error> {
         let mut device = CpuDevice::with_lanes(1, 1, Isa::detect())?;
         let g = Builder::new("product");
         let x = g.input("x", DType::F32, [EDGE, EDGE])?;
@@ -56,7 +70,24 @@ impl Rates {
         let memory = 12.0 * N_ADDED as f64 / fastest(&mut device, &g.finish())?;
         let (link_seconds, link) = link()?;
         let copying = copying();
-        Ok(Rates { products, others: products / 4.0, memory, link_seconds, link, copying })
+        let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let crowded_seconds = match n_workers.min(2 * n_cores) {
+            crowd if crowd <= n_cores => link_seconds,
+            crowd if crowd <= MOST_GO_ROUND => going_round(crowd)?.max(link_seconds),
+            _ => link_seconds.max(WAKING_UP),
+        };
+        let others = products / 4.0;
+        let handing_over = handing_over();
+        Ok(Rates {
+            products,
+            others,
+            memory,
+            link_seconds,
+            link,
+            copying,
+            crowded_seconds,
+            handing_over,
+        })
     }
 
     /// Seconds that one core would take for an operation, by what it counts.
@@ -69,9 +100,10 @@ impl Rates {
         (cost.operations as f64 / rate).max(moved)
     }
 
-    /// Seconds until so many bytes are with another worker, in so many messages.
-    pub fn sending(&self, n_bytes: f64, n_messages: f64) -> f64 {
-        n_messages * self.link_seconds + n_bytes / self.link
+    /// Seconds until so many bytes are with another worker, which has a core for itself or not.
+    pub fn sending(&self, n_bytes: f64, is_crowded: bool) -> f64 {
+        let latency = if is_crowded { self.crowded_seconds } else { self.link_seconds };
+        latency + n_bytes / self.link
     }
 }
 
@@ -138,6 +170,66 @@ fn link() -> Result<(f64, f64), Error> {
     let [small, large] = best;
     let rate = (SIZES[1] - SIZES[0]) as f64 / (large - small).max(1e-7);
     Ok((small, rate))
+}
+
+/// The seconds that a small letter takes from one to the next of so many workers, where most of them wait without a core: in the fastest of the laps, as the first of
+/// them sees it.
+fn going_round(n: usize) -> Result<f64, Error> {
+    let mut links: AllLinks = (0..n).map(|_| (0..n).map(|_| None).collect()).collect();
+    for (a, b) in (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b))) {
+        let pair = in_process::pair(LAP_CAPACITY);
+        let (one, other) = pair.map_err(|source| MeshError::NoLink { a, b, source })?;
+        links[a][b] = Some(Box::new(one));
+        links[b][a] = Some(Box::new(other));
+    }
+    let passing = |worker: usize, links| -> Result<f64, MailError> {
+        let mut mail = Mail::new(worker, links)?;
+        let (before, after) = ((worker + n - 1) % n, (worker + 1) % n);
+        let (mut letter, mut best) = ([0; 8], f64::INFINITY);
+        for _ in 0..LAPS {
+            let start = Instant::now();
+            if worker == 0 {
+                mail.post(after, 0, &[&letter])?;
+            }
+            mail.take(before, 0, &mut letter, &"a letter")?;
+            best = best.min(start.elapsed().as_secs_f64() / n as f64);
+            if worker != 0 {
+                mail.post(after, 0, &[&letter])?;
+            }
+        }
+        // Who left earlier would be taken for lost.
+        mail.meet()?;
+        Ok(best)
+    };
+    let first = std::thread::scope(|scope| {
+        let passing = &passing;
+        let workers = links.into_iter().enumerate();
+        let running: Vec<_> =
+            workers.map(|(worker, links)| scope.spawn(move || passing(worker, links))).collect();
+        running.into_iter().next().and_then(|first| first.join().ok())
+    });
+    match first {
+        Some(seconds) => Ok(seconds.map_err(MeshError::from)?),
+        None => Err(MeshError::ThreadEnded { worker: 0 }.into()),
+    }
+}
+
+/// The seconds until a thread that sleeps has been told of something and has said so.
+fn handing_over() -> f64 {
+    let ((say, told), (answer, answered)) = (channel::<()>(), channel::<()>());
+    let other = std::thread::spawn(move || while told.recv().is_ok() && answer.send(()).is_ok() {});
+    let mut seconds: Vec<f64> = Vec::with_capacity(LETTERS);
+    for _ in 0..LETTERS {
+        let start = Instant::now();
+        // The other ends only after this.
+        let _ = say.send(());
+        let _ = answered.recv();
+        seconds.push(start.elapsed().as_secs_f64());
+    }
+    drop(say);
+    let _ = other.join();
+    seconds.sort_by(f64::total_cmp);
+    seconds[seconds.len() / 2]
 }
 
 /// Bytes a second that one core copies.

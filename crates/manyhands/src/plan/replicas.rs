@@ -9,6 +9,7 @@ use super::predicted::{Memory, Timed};
 use super::workload::{CountedStep, Workload};
 use crate::error::Error;
 use crate::initial::initial_value;
+use crate::mesh::process_bytes;
 
 /// How often a step is run, after one that finds cold caches; the fastest counts, for others may use the machine too.
 const TRIES: usize = 8;
@@ -47,7 +48,9 @@ impl Workload<'_> {
         let (parameters, state) = (held(false), held(true));
         let each = peak.saturating_sub(parameters + state) / n_workers as u64;
         let gradients = (counted.sum_bytes * n_sets(self.n_grains().div_ceil(n_workers))).min(each);
-        Ok(Memory { parameters, state, gradients, activations: each - gradients })
+        let programs = self.sizes.iter().map(|size| size.training().program.nodes().len());
+        let process = process_bytes(programs.sum()) as u64;
+        Ok(Memory { parameters, state, gradients, activations: each - gradients, process })
     }
 
     /// The time of a step on so many of them.
@@ -61,14 +64,20 @@ impl Workload<'_> {
         let n_threads = self.threads(n_workers);
         let reason = format!("{n_grains} grain(s), {} a worker", n_grains.div_ceil(n_workers));
         if self.can_measure(counted, memory.total() * n_workers as u64) {
-            let seconds = self.run_replicas(n_workers, n_threads)?;
-            return Ok(Timed { seconds, sent_bytes: 0, is_measured: true, reason });
+            let mut best = (self.run_replicas(n_workers, n_threads)?, n_threads);
+            // Several threads are slower than one where operations are small, and training would find that out.
+            if n_threads > 1 && self.threads.is_none() {
+                let alone = (self.run_replicas(n_workers, 1)?, 1);
+                best = if alone.0 <= best.0 { alone } else { best };
+            }
+            let (seconds, threads) = best;
+            return Ok(Timed { seconds, threads, sent_bytes: 0, is_measured: true, reason });
         }
         let crowding = (n_workers as f64 / self.n_cores.max(1) as f64).max(1.0);
         let at_once = (n_threads as f64).min(self.n_cores as f64 / n_workers as f64).max(1.0);
         let each = n_grains.div_ceil(n_workers) as f64 * counted.grain_seconds / at_once;
         let seconds = each * crowding + counted.update_seconds / at_once;
-        Ok(Timed { seconds, sent_bytes: 0, is_measured: false, reason })
+        Ok(Timed { seconds, threads: n_threads, sent_bytes: 0, is_measured: false, reason })
     }
 
     fn run_replicas(&self, n_workers: usize, n_threads: usize) -> Result<f64, Error> {

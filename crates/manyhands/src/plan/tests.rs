@@ -71,8 +71,16 @@ fn what_does_not_fit_is_not_chosen() {
 
 #[test]
 fn this_machine_has_rates() {
-    let rates = Rates::measure().unwrap();
+    let rates = Rates::measure(2).unwrap();
     assert!(rates.products > 1e8 && rates.memory > 1e7 && rates.link > 1e6, "{rates:?}");
+}
+
+#[test]
+fn letters_take_no_less_where_workers_have_no_core() {
+    let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let rates = Rates::measure(2 * n_cores).unwrap();
+    assert!(rates.sending(1e3, true) >= rates.sending(1e3, false), "{rates:?}");
+    assert!(rates.handing_over > 0.0, "{rates:?}");
 }
 
 /// The programs of two workers of a small model.

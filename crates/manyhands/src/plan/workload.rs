@@ -1,5 +1,10 @@
 //! What is planned: the programs of a job's steps, and how the machine would be used for them.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use manyhands_program::mesh::MeasuredCosts;
 use manyhands_program::{Cost, Program, is_sum, split_grains};
 
 use super::Rates;
@@ -7,6 +12,7 @@ use crate::cluster::PlanPrograms;
 use crate::error::Error;
 use crate::job::{DistributeSpec, MeshPlan};
 use crate::machine::Machine;
+use crate::mesh::{is_cut_by_costs, measure};
 
 /// Steps that would take longer are not run to be measured: their operations are counted.
 const LONGEST_STEP: f64 = 4.0;
@@ -23,6 +29,8 @@ pub(crate) struct Workload<'a> {
     pub(crate) threads: Option<usize>,
     /// Cores that workers share.
     pub(crate) n_cores: usize,
+    /// What operations take, once that was measured: by tensor parts.
+    costs: RefCell<BTreeMap<usize, Option<Arc<MeasuredCosts>>>>,
 }
 
 /// What a grain and an update come to, counted.
@@ -40,7 +48,19 @@ impl<'a> Workload<'a> {
         let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
         let wanted =
             MeshPlan { recompute: distribute.recompute, mirror: false, ..MeshPlan::default() };
-        Workload { sizes, wanted, threads: distribute.threads, n_cores }
+        let costs = RefCell::default();
+        Workload { sizes, wanted, threads: distribute.threads, n_cores, costs }
+    }
+
+    /// A plan that knows what operations take here, where its pipeline is to be cut by that. It is measured once for all plans.
+    pub(crate) fn with_costs(&self, plan: MeshPlan, limit: Option<u64>) -> MeshPlan {
+        let Some(size) = self.sizes.first().filter(|_| is_cut_by_costs(&plan)) else { return plan };
+        let threads = self.threads(plan.mesh.n_workers());
+        let mut known = self.costs.borrow_mut();
+        let costs = known
+            .entry(plan.mesh.tensor)
+            .or_insert_with(|| measure(&plan, &size.training(), threads, limit).map(Arc::new));
+        MeshPlan { costs: costs.clone(), ..plan }
     }
 
     /// Grains of a full step.

@@ -6,6 +6,7 @@ use super::run::Run;
 use crate::cluster::plan_programs;
 use crate::error::Error;
 use crate::job::{MeshPlan, Strategy};
+use crate::mesh::is_cut_by_costs;
 use crate::plan::{Workload, does_not_fit, plan};
 
 /// How steps are done.
@@ -28,13 +29,18 @@ impl Run<'_> {
         }
         let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
         let n_workers = distribute.n_workers_said().unwrap_or(n_cores);
+        let limit = distribute.memory_bytes();
         let mesh = distribute.mesh_plan(n_workers)?;
-        if let Some(limit) = distribute.memory_bytes() {
-            let sizes = plan_programs(self.recipe, self.planned.n_samples)?;
-            let workload = Workload::new(distribute, &sizes);
-            if let Some(refused) = does_not_fit(&workload, mesh.as_ref(), n_workers, limit)? {
-                return Err(refused);
-            }
+        if limit.is_none() && !mesh.as_ref().is_some_and(is_cut_by_costs) {
+            return Ok(Decided { mesh, ..Decided::default() });
+        }
+        let sizes = plan_programs(self.recipe, self.planned.n_samples)?;
+        let workload = Workload::new(distribute, &sizes);
+        let mesh = mesh.map(|mesh| workload.with_costs(mesh, limit));
+        if let Some(limit) = limit
+            && let Some(refused) = does_not_fit(&workload, mesh.as_ref(), n_workers, limit)?
+        {
+            return Err(refused);
         }
         Ok(Decided { mesh, ..Decided::default() })
     }
@@ -49,14 +55,15 @@ impl Run<'_> {
         let Some(chosen) = found.chosen.and_then(|idx| found.predictions.get(idx)).cloned() else {
             return Err(Error::NothingFits { advice: found.advice });
         };
-        let wanted = workload.wanted.clone();
+        let chosen_plan = chosen.candidate.mesh_plan(&workload.wanted);
+        let chosen_plan = workload.with_costs(chosen_plan, distribute.memory_bytes());
         self.tell(&Event::Strategies(&found));
         let candidate = &chosen.candidate;
         let workers = candidate.mesh.n_workers();
-        let threads = self.job.distribute.threads.unwrap_or((found.n_cores / workers).max(1));
+        let threads = chosen.threads.max(1);
         let reason = format!("chosen by `auto`: {}", found.advice);
         Ok(Decided {
-            mesh: candidate.shares_a_model().then(|| candidate.mesh_plan(&wanted)),
+            mesh: candidate.shares_a_model().then_some(chosen_plan),
             set_up: Some(SetUp { workers, threads, reason }),
             predicted: Some(chosen.seconds),
         })

@@ -28,7 +28,7 @@ pub enum Event {
         /// For whom; nobody any more if empty.
         waiting_for: Vec<Peer>,
     },
-    /// The sums of a step were exchanged and the parameters updated.
+    /// The sums of a step are there, and it counts; the parameters are updated next.
     StepDone {
         /// In which view.
         view: ViewId,
@@ -66,6 +66,11 @@ pub enum Event {
         view: ViewId,
         /// How many steps it has behind it.
         steps: u64,
+    },
+    /// The state is of no step any more: what it was being made from changed meanwhile. In whatever view, there is none.
+    StateLost {
+        /// How that came, for people.
+        reason: String,
     },
     /// A person asks for this worker to be drained.
     Drain,

@@ -124,6 +124,11 @@ impl Worker {
                     actions.push(Action::Say(sentence.to_string()));
                 }
             }
+            Event::StateLost { reason } => {
+                self.steps = None;
+                self.done.clear();
+                actions.push(Action::Say(format!("has no state any more: {reason}")));
+            }
             Event::Tick => self.tick(now, &mut actions),
             other => self.data_plane(now, other, &mut actions),
         }

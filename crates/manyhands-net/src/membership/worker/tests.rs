@@ -90,6 +90,32 @@ fn failed() -> Event {
 }
 
 #[test]
+fn a_worker_without_its_state_says_so_in_the_next_view_whatever_happened_to_the_last() {
+    let now = Duration::ZERO;
+    let mut worker = in_a_view(now);
+    worker.handle(now, Event::Copied { view: VIEW, steps: 6 });
+    worker.handle(now, Event::StepDone { view: VIEW, steps: 7 });
+    assert_eq!(worker.steps(), Some(7));
+    let next = ViewId { number: VIEW.number + 1, ..VIEW };
+    let prepare = |view| order(Order::Prepare { view, job: JOB, reason: "a test".to_string() });
+    let ready = |actions: Vec<Action>| {
+        actions.into_iter().find_map(|action| match action {
+            Action::Send(message) => match *message {
+                ToCoordinator::Ready(ready) => Some(ready.steps),
+                _ => None,
+            },
+            _ => None,
+        })
+    };
+    assert_eq!(ready(worker.handle(now, prepare(next))), Some(Some(7)));
+    // It finds out after the view in which it was updated.
+    let said = worker.handle(now, Event::StateLost { reason: "a test".to_string() });
+    assert_eq!(said, [Action::Say("has no state any more: a test".to_string())]);
+    let next = ViewId { number: VIEW.number + 2, ..VIEW };
+    assert_eq!(ready(worker.handle(now, prepare(next))), Some(None));
+}
+
+#[test]
 fn a_connection_that_closes_at_the_end_of_a_job_is_not_complained_of() {
     let now = Duration::ZERO;
     let mut worker = in_a_view(now);

@@ -73,6 +73,18 @@ pub enum CutError {
         /// The other.
         second: String,
     },
+    /// Positions are not those of this program.
+    #[error(
+        "{n_chunks} chunks cannot begin at the positions {positions:?}: they take one less than there are chunks, each beyond the one before and below {most}"
+    )]
+    Positions {
+        /// Those that were given.
+        positions: Vec<usize>,
+        /// How many chunks were asked for.
+        n_chunks: usize,
+        /// How many positions there are.
+        most: usize,
+    },
     /// The program for the last grain is another one.
     #[error(
         "the program for a shorter last grain is not the same program with other sizes: {what}"

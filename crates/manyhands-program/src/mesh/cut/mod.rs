@@ -10,12 +10,14 @@ mod grain;
 mod graph;
 mod pieces;
 mod places;
+mod probe;
 mod step;
 #[cfg(test)]
 mod tests;
 
 pub use balance::balance;
 pub use error::CutError;
+pub use probe::{MeasuredCosts, Probe, probe};
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -50,6 +52,8 @@ pub struct Cutting<'a> {
     pub cost: Option<&'a NodeCost<'a>>,
     /// What a byte that crosses a cut costs, in the unit of `cost`.
     pub crossing_weight: f64,
+    /// Whether the program is simplified before it is cut, where its last grain allows that: see [`are_alike`].
+    pub simplifies: bool,
 }
 
 /// Where a program is cut.
@@ -61,6 +65,8 @@ pub enum Places {
     Balanced,
     /// Before these layers.
     Before(Vec<String>),
+    /// Before these positions on the way to the loss, in order, as [`positions`] tells them.
+    At(Vec<usize>),
 }
 
 /// What a chunk keeps of its forward for its backward.
@@ -85,6 +91,7 @@ impl Cutting<'_> {
             recompute: Activations::Keep,
             cost: None,
             crossing_weight: CROSSING_WEIGHT,
+            simplifies: true,
         }
     }
 }
@@ -95,12 +102,7 @@ pub fn cut(
     last: Option<&Program>,
     cutting: &Cutting<'_>,
 ) -> Result<Chunked, CutError> {
-    let program = passes(program)?;
-    let split = split_grains(&program)?;
-    let last = last.map(|last| split_grains(&passes(last)?)).transpose()?;
-    if let Some(last) = &last {
-        same_structure(&split, last)?;
-    }
+    let (program, split, last) = split_alike(program, last, cutting.simplifies)?;
     let grain = Grain::of(&split)?;
     let of_spine = places::chunks_of_spine(&grain, cutting)?;
     let chunks = grain.place(&of_spine, cutting.n_chunks);
@@ -128,10 +130,58 @@ pub fn cut(
     Ok(Chunked { n_chunks: cutting.n_chunks, pieces, parameters, costs, crossing })
 }
 
-/// The passes that keep bits and need no device.
-fn passes(program: &Program) -> Result<Program, ProgramError> {
+/// Where a training program would be cut: the positions on its way to the loss at which all chunks but the first begin. Programs of one structure can be cut
+/// at the same ones, whatever the size of their grains.
+pub fn positions(
+    program: &Program,
+    last: Option<&Program>,
+    cutting: &Cutting<'_>,
+) -> Result<Vec<usize>, CutError> {
+    let (_, split, _) = split_alike(program, last, cutting.simplifies)?;
+    let of_spine = places::chunks_of_spine(&Grain::of(&split)?, cutting)?;
+    Ok((1..of_spine.len()).filter(|&at| of_spine[at] != of_spine[at - 1]).collect())
+}
+
+/// A program after passes, its halves, and the halves of the same for a shorter last grain.
+type Alike = (Program, GrainSplit, Option<GrainSplit>);
+
+/// Runs as many passes as leave both programs with the same structure: an axis of one sample lets more of a program be left out than an axis of two.
+fn split_alike(
+    program: &Program,
+    last: Option<&Program>,
+    simplifies: bool,
+) -> Result<Alike, CutError> {
+    let split = |passes: Passes| -> Result<Alike, CutError> {
+        let program = passes(program)?;
+        let split = split_grains(&program)?;
+        let last = last.map(|last| split_grains(&passes(last)?)).transpose()?;
+        if let Some(last) = &last {
+            same_structure(&split, last)?;
+        }
+        Ok((program, split, last))
+    };
+    // The parts of a program that is split must have the same structure too, and each is cut by itself: what one can leave out, an offset of 0, others need.
+    let is_part = program.nodes().iter().any(|node| node.op == Op::AllReduce);
+    if is_part || !simplifies {
+        return split(few_passes);
+    }
+    match split(all_passes) {
+        Err(CutError::LastDiffers { .. }) => split(few_passes),
+        outcome => outcome,
+    }
+}
+
+/// Passes that keep bits and need no device.
+type Passes = fn(&Program) -> Result<Program, ProgramError>;
+
+fn all_passes(program: &Program) -> Result<Program, ProgramError> {
     let program = fuse_attention(&subexpressions(&dead_code(program)?)?)?;
     dead_code(&subexpressions(&simplify(&program)?)?)
+}
+
+/// Those that look at neither sizes nor the values of constants.
+fn few_passes(program: &Program) -> Result<Program, ProgramError> {
+    fuse_attention(&dead_code(program)?)
 }
 
 fn same_structure(split: &GrainSplit, last: &GrainSplit) -> Result<(), CutError> {
@@ -139,18 +189,36 @@ fn same_structure(split: &GrainSplit, last: &GrainSplit) -> Result<(), CutError>
     if split.step != last.step {
         return differs("what runs once a step depends on the size of a grain".to_string());
     }
-    let (nodes, others) = (split.grain.nodes(), last.grain.nodes());
-    if nodes.len() != others.len() || split.grain.outputs() != last.grain.outputs() {
-        return differs(format!("{} operations, not {}", others.len(), nodes.len()));
-    }
-    let unlike = nodes
-        .iter()
-        .zip(others)
-        .find(|(one, other)| one.op.name() != other.op.name() || one.operands != other.operands);
-    match unlike {
-        Some((one, other)) => differs(format!("`{}` is `{}`", one.op.name(), other.op.name())),
+    match unlike(&split.grain, &last.grain) {
+        Some(what) => differs(what),
         None => Ok(()),
     }
+}
+
+/// How the structures of two programs differ, if they do.
+fn unlike(one: &Program, other: &Program) -> Option<String> {
+    let (nodes, others) = (one.nodes(), other.nodes());
+    if nodes.len() != others.len() || one.outputs() != other.outputs() {
+        return Some(format!("{} operations, not {}", others.len(), nodes.len()));
+    }
+    let mut pairs = nodes.iter().zip(others);
+    let (one, other) = pairs
+        .find(|(one, other)| one.op.name() != other.op.name() || one.operands != other.operands)?;
+    Some(format!("`{}` is `{}`", one.op.name(), other.op.name()))
+}
+
+/// Whether the grains of programs for steps of several sizes still have one structure after they are simplified, so that they can be cut at the same positions.
+pub fn are_alike<'a>(programs: impl IntoIterator<Item = &'a Program>) -> Result<bool, CutError> {
+    let mut first: Option<Program> = None;
+    for program in programs {
+        let grain = split_grains(&all_passes(program)?)?.grain;
+        match &first {
+            Some(first) if unlike(first, &grain).is_some() => return Ok(false),
+            Some(_) => {}
+            None => first = Some(grain),
+        }
+    }
+    Ok(true)
 }
 
 /// A prefix such that no name of the program looks like a value that crosses.

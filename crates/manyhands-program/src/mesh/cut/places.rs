@@ -61,6 +61,14 @@ pub(super) fn chunks_of_spine(
     let cuts = match &cutting.places {
         Places::Balanced => return balanced(grain, cutting),
         Places::Before(names) => named(grain, names, n_chunks)?,
+        Places::At(positions) => {
+            let is_in_order = positions.is_sorted_by(|a, b| a < b);
+            let fits = positions.iter().all(|&at| (1..most).contains(&at));
+            if !is_in_order || !fits || positions.len() + 1 != n_chunks {
+                return Err(CutError::Positions { positions: positions.clone(), n_chunks, most });
+            }
+            positions.clone()
+        }
     };
     Ok((0..most).map(|at| cuts.iter().filter(|&&cut| cut <= at).count()).collect())
 }
@@ -76,10 +84,13 @@ fn balanced(grain: &Grain<'_>, cutting: &Cutting<'_>) -> Result<Vec<usize>, CutE
             costs[placed[node]] += cost;
         }
     }
-    // What crosses forwards comes back as a gradient of the same size.
-    let crossing = crossing_bytes(grain).into_iter();
-    let crossing: Vec<f64> =
-        crossing.map(|bytes| 2.0 * bytes as f64 * cutting.crossing_weight).collect();
+    let crossing = crossing_bytes(grain).into_iter().zip(&grain.spine).map(|(bytes, &node)| {
+        // What crosses forwards comes back as a gradient of the same size. What goes over elements one by one is done along with the operation that gives
+        // them, unless a cut keeps them apart: then they are written and read once more.
+        let n_times = if grain.graph.program.nodes()[node].op.is_elementwise() { 3 } else { 2 };
+        (n_times * bytes) as f64 * cutting.crossing_weight
+    });
+    let crossing: Vec<f64> = crossing.collect();
     let runs =
         balance(&costs, &crossing, n_chunks).ok_or(CutError::TooManyChunks { n_chunks, most })?;
     Ok(runs.iter().enumerate().flat_map(|(chunk, run)| run.clone().map(move |_| chunk)).collect())

@@ -121,6 +121,7 @@ pub(super) fn step_pieces<'a>(
     let chunks = place(step, sums, homes);
     let n = chunks.len();
     let is_reduced = |node: usize| program.nodes()[node].op == Op::AllReduce;
+    let is_spread = |node: usize| is_spread_scalar(program, node);
     let mut prepared = vec![false; n];
     for update in program.updates() {
         let (node, parameter) =
@@ -133,9 +134,14 @@ pub(super) fn step_pieces<'a>(
     if let Some(loss) = program.output(LOSS) {
         prepared[program.definer_idx(loss)] = true;
     }
-    for node in (0..n).rev().filter(|&node| !step.free[node]) {
+    for node in (0..n).rev().filter(|&node| !step.free[node] && !is_spread(node)) {
         let elsewhere = |&user: &usize| chunks[user] != chunks[node] || prepared[user];
-        prepared[node] |= is_reduced(node) || step.users[node].iter().any(elsewhere);
+        // Who uses a scalar that was spread to a shape spreads it by itself.
+        let is_used_elsewhere = |user: &usize| match is_spread(*user) {
+            true => step.users[*user].iter().any(elsewhere),
+            false => elsewhere(user),
+        };
+        prepared[node] |= is_reduced(node) || step.users[node].iter().any(is_used_elsewhere);
     }
     let mut pieces = Pieces::new(step, prefix);
     let mut levels = vec![0; n];
@@ -164,8 +170,12 @@ pub(super) fn step_pieces<'a>(
         let turn = update(own_chunk(one.parameter));
         pieces.contents.entry(turn).or_default().updates.push(idx);
     }
-    // Gradients as large as their parameters are made again from the totals, not kept from the norm to the update.
+    // Gradients as large as their parameters are made again from the totals, not kept from the norm to the update. A scalar travels as what it is, not in the
+    // shape of the weights that it is multiplied with.
     pieces.compute_again(&|node, made, turn| {
+        if is_spread(node) {
+            return true;
+        }
         let node = &program.nodes()[node];
         let is_large = program.ty(node.results[0]).shape.rank() > 0;
         let is_cheap = node.op.is_elementwise()
@@ -174,4 +184,13 @@ pub(super) fn step_pieces<'a>(
     });
     pieces.bind();
     pieces
+}
+
+/// Whether a node repeats one number in a larger shape.
+fn is_spread_scalar(program: &Program, node: usize) -> bool {
+    let node = &program.nodes()[node];
+    let is_one = |value: &ValueId| program.ty(*value).shape.rank() == 0;
+    matches!(node.op, Op::Broadcast { .. })
+        && node.operands.iter().all(is_one)
+        && program.ty(node.results[0]).shape.rank() > 0
 }

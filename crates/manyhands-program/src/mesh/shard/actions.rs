@@ -225,14 +225,15 @@ impl Writer<'_> {
     fn take_actions(&mut self) {
         let own = self.own;
         let commit = own.actions.iter().position(|action| *action == Action::Commit);
-        let ends_grains = |action: &Action| {
+        // Others may need this member's part of a run that it has no grain for before they can send what it waits for next. What it has sent itself is on its way by then.
+        let may_wait = |action: &Action| {
             matches!(
                 action,
-                Action::Total { .. } | Action::Commit | Action::Run { grain: None, .. }
+                Action::Receive { .. } | Action::Total { .. } | Action::Commit | Action::Run { .. }
             )
         };
         for (at, action) in own.actions.iter().enumerate() {
-            if ends_grains(action) {
+            if may_wait(action) {
                 self.skip_rounds();
             }
             match action {
@@ -240,7 +241,6 @@ impl Writer<'_> {
                     let has_sums = sums_of(&self.pieces[*piece].program).next().is_some();
                     let (grain, sums) = (Some(*grain), sums.filter(|_| has_sums));
                     let run = Action::Run { piece: *piece, grain, sums };
-                    self.skip_rounds();
                     match self.rounds.is_some() {
                         true => self.run_in_round(self.next_round, Some(run)),
                         false => self.actions.push(run),

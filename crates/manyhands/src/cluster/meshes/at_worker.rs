@@ -16,7 +16,7 @@ use super::formation::{Standing, Unit};
 use super::spans::MOST_SPANS;
 use crate::checkpoint::NamedTensor;
 use crate::cluster::halt::{Halt, driver_halt};
-use crate::cluster::plane::{AHEAD, Plane, until};
+use crate::cluster::plane::{Plane, until};
 use crate::cluster::step::waiting_for_others;
 use crate::cluster::talk::TalkError;
 use crate::cluster::words::{
@@ -26,6 +26,8 @@ use crate::error::Error;
 use crate::mesh::{Clock, GRACE, HeldPart, Label, MeshError, MeshWorker, StepInput, labels, shown};
 use crate::timeline::TIMELINE_STEPS;
 
+/// How many steps ahead inputs are asked for.
+const AHEAD: u64 = 2;
 /// How long the driver is waited for without a look at whether to leave.
 const LOOK_UP: Duration = Duration::from_millis(200);
 /// How long another may take to come to where it is waited for, once views and heartbeats have nothing against it.

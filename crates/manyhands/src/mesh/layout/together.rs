@@ -6,11 +6,11 @@ use std::ops::Range;
 use manyhands_program::mesh::{Into, Place, SCATTERED, shard_ranges};
 use manyhands_program::{GrainAction, TensorType, join_order, tree_schedule};
 
-use super::{Gather, Instruction, Tree, Walk, label};
+use super::{Gather, Instruction, Resources, Tree, Walk, label};
 use crate::mesh::error::MeshError;
 use crate::mesh::exchange::{Exchange, Goal, Places, Segment, Swap, packed_bytes};
 use crate::mesh::memory::{Cell, SumTypes};
-use crate::mesh::scatter::{Scatter, ShardAction};
+use crate::mesh::scatter::{Scatter, ShardAction, ShardOf};
 
 impl Walk<'_> {
     /// This worker's place among members.
@@ -43,29 +43,32 @@ impl Walk<'_> {
         let label = label("all_reduce", &values.join(" "), grain);
         let what = format!("{} for the sum of all parts", values.join(", "));
         if let [first, second] = among {
-            let staging = self.resources.staging(packed_bytes(&whole));
+            self.resources.memory.needs_scratch(packed_bytes(&whole));
             let (other, other_is_first) = if me == 0 { (*second, false) } else { (*first, true) };
-            let swap = Swap { label, what, other, other_is_first, places, values: whole, staging };
+            let swap = Swap { label, what, other, other_is_first, places, values: whole };
             self.push(Instruction::Swap(swap));
             return Ok(());
         }
         let n = among.len();
         let owned: Vec<Vec<Segment>> = (0..n).map(|owner| equal_share(&whole, owner, n)).collect();
-        let staging = self.resources.staging(n * packed_bytes(&owned[me]));
-        self.push(Instruction::Exchange(Exchange {
+        self.exchange(Exchange {
             label,
             what,
             members: among.to_vec(),
             me,
             n_sets: vec![1; n],
             own: vec![places.clone()],
-            staging,
             owned,
             joins: (1..n).map(|from| (0, from)).collect(),
             result: 0,
             goal: Goal::Whole(places),
-        }));
+        });
         Ok(())
+    }
+
+    fn exchange(&mut self, exchange: Exchange) {
+        self.resources.memory.needs_scratch(exchange.scratch_bytes());
+        self.push(Instruction::Exchange(exchange));
     }
 
     pub(super) fn total(
@@ -141,22 +144,19 @@ impl Walk<'_> {
             }
         };
         let n_sets: Vec<usize> = brings.iter().map(Vec::len).collect();
-        let n_all: usize = n_sets.iter().sum();
         let name = &self.program.pieces[piece].name;
-        let staging = self.resources.staging(n_all * packed_bytes(&owned[me]));
-        self.push(Instruction::Exchange(Exchange {
+        self.exchange(Exchange {
             label: label("total", &sums[0].0, None),
             what: format!("sums over grains of {name}"),
             members: among.to_vec(),
             me,
             n_sets,
             own,
-            staging,
             owned,
             joins,
             result,
             goal,
-        }));
+        });
         Ok(())
     }
 
@@ -186,56 +186,117 @@ impl Walk<'_> {
         if sums.is_empty() {
             return Ok(());
         }
-        let shards = self.tree(piece);
+        let tree = self.tree(piece);
         for (member, grain) in grains.iter().enumerate() {
             if let Some(grain) = grain {
-                self.trees[shards].came.insert(*grain, member);
+                self.trees[tree].came.insert(*grain, member);
             }
         }
         let grain_label = |grain: usize| label("scatter", &sums[0].0, Some(grain));
-        let own = match grains.get(me).copied().flatten() {
-            Some(grain) => {
-                let mut cells = Vec::new();
-                for (name, _) in &sums {
-                    let value = Place::Value(format!("{SCATTERED}{name}"));
-                    cells.push(self.cell_at(&value, Some(grain))?);
-                    // They are not used again.
-                    self.live.remove(&(format!("{SCATTERED}{name}"), Some(grain)));
-                }
-                let places = places_of(&cells);
-                cells.into_iter().for_each(|cell| self.resources.memory.give_back(cell));
-                Some((grain, grain_label(grain), places))
-            }
-            None => None,
+        let n = among.len();
+        let owned = shards_of(&sums, n);
+        let n_bytes = packed_bytes(&owned[me]);
+        self.resources.memory.needs_scratch(n_bytes);
+        let own = grains.get(me).copied().flatten();
+        let own_cells = match own {
+            Some(grain) => self.scattered_cells(&sums, grain)?,
+            None => Vec::new(),
         };
-        let tree = &mut self.trees[shards];
         let mut actions = Vec::new();
-        while let Some(action) = tree.schedule.get(tree.n_done) {
-            actions.push(match *action {
-                GrainAction::Merge { into, from } => ShardAction::Merge { into, from },
+        while let Some(&action) = self.trees[tree].schedule.get(self.trees[tree].n_done) {
+            actions.push(match action {
+                GrainAction::Merge { into, from } => {
+                    let into = self.slot_of_tree(tree, into, n_bytes)?;
+                    let from = self.slot_of_tree(tree, from, n_bytes)?;
+                    self.trees[tree].slots.retain(|_, cell| cell.buffer != from.buffer);
+                    self.resources.memory.give_back(from.clone());
+                    ShardAction::Merge { into, from }
+                }
                 GrainAction::Write { grain, slot } | GrainAction::Accumulate { grain, slot } => {
-                    let Some(&member) = tree.came.get(&grain) else { break };
+                    let Some(&member) = self.trees[tree].came.get(&grain) else { break };
+                    let into = self.slot_of_tree(tree, slot, n_bytes)?;
+                    let from = match self.trees[tree].kept.remove(&grain) {
+                        Some(cell) => {
+                            self.resources.memory.give_back(cell.clone());
+                            ShardOf::Kept(cell)
+                        }
+                        None if member == me => ShardOf::Own,
+                        None => ShardOf::Member { member, label: grain_label(grain) },
+                    };
                     let adds = matches!(action, GrainAction::Accumulate { .. });
-                    ShardAction::Take { grain, member, label: grain_label(grain), slot, adds }
+                    ShardAction::Take { from, into, adds }
                 }
             });
-            tree.n_done += 1;
+            self.trees[tree].n_done += 1;
         }
-        let is_done = tree.n_done == tree.schedule.len() && !actions.is_empty();
-        let n = among.len();
-        let totals = if is_done { self.shard_cells(&sums, me, n)? } else { Vec::new() };
+        let is_own =
+            |action: &ShardAction| matches!(action, ShardAction::Take { from: ShardOf::Own, .. });
+        let kept = match own.filter(|_| !actions.iter().any(is_own)) {
+            Some(grain) => Some(self.keep_shard(tree, grain, n_bytes)?),
+            None => None,
+        };
+        let is_done = self.trees[tree].n_done == self.trees[tree].schedule.len();
+        let totals = match is_done && !actions.is_empty() {
+            true => Some((self.slot_of_tree(tree, 0, n_bytes)?, self.shard_cells(&sums, me, n)?)),
+            false => None,
+        };
+        if let Some((all, _)) = &totals {
+            self.trees[tree].slots.clear();
+            self.resources.memory.give_back(all.clone());
+        }
+        let places = places_of(&own_cells);
+        own_cells.into_iter().for_each(|cell| self.resources.memory.give_back(cell));
         let what = format!("sums of a grain of {}", self.program.pieces[piece].name);
         self.push(Instruction::Scatter(Scatter {
             what,
             members: among.to_vec(),
             me,
-            own,
-            owned: shards_of(&sums, n),
-            shards,
+            own: own.map(|grain| (grain_label(grain), places)),
+            kept,
+            owned,
             actions,
             totals,
         }));
         Ok(())
+    }
+
+    /// Where the own sums of a grain lie that are scattered. They are not used again.
+    fn scattered_cells(&mut self, sums: &SumTypes, grain: usize) -> Result<Vec<Cell>, MeshError> {
+        let mut cells = Vec::new();
+        for (name, _) in sums {
+            let name = format!("{SCATTERED}{name}");
+            cells.push(self.cell_at(&Place::Value(name.clone()), Some(grain))?);
+            self.live.remove(&(name, Some(grain)));
+        }
+        Ok(cells)
+    }
+
+    /// The cell of a level of a tree, a new one where it has none.
+    fn slot_of_tree(
+        &mut self,
+        tree: usize,
+        slot: usize,
+        n_bytes: usize,
+    ) -> Result<Cell, MeshError> {
+        if let Some(cell) = self.trees[tree].slots.get(&slot) {
+            return Ok(cell.clone());
+        }
+        let cell = self.shard_cell(n_bytes)?;
+        self.trees[tree].slots.insert(slot, cell.clone());
+        Ok(cell)
+    }
+
+    /// A cell for the own shard of a grain whose turn has not come.
+    fn keep_shard(&mut self, tree: usize, grain: usize, n_bytes: usize) -> Result<Cell, MeshError> {
+        let cell = self.shard_cell(n_bytes)?;
+        self.trees[tree].kept.insert(grain, cell.clone());
+        Ok(cell)
+    }
+
+    fn shard_cell(&mut self, n_bytes: usize) -> Result<Cell, MeshError> {
+        let Resources { memory, device, .. } = &mut *self.resources;
+        let cell = memory.shard(device.as_mut(), n_bytes);
+        self.on_device(cell)
     }
 
     /// How far the scatters of a piece are: an index.
@@ -244,7 +305,14 @@ impl Walk<'_> {
             return idx;
         }
         let schedule = tree_schedule(self.program.n_grains);
-        self.trees.push(Tree { piece, schedule, n_done: 0, came: HashMap::new() });
+        self.trees.push(Tree {
+            piece,
+            schedule,
+            n_done: 0,
+            came: HashMap::new(),
+            slots: HashMap::new(),
+            kept: HashMap::new(),
+        });
         self.trees.len() - 1
     }
 
@@ -257,13 +325,16 @@ impl Walk<'_> {
         let me = self.me(among)?;
         let own = self.cell_at(shard, None)?;
         let whole = self.new_cell_at(into, None)?;
-        let staging = self.resources.staging(own.ty.n_bytes());
+        let (Some(from), Some(goal)) = (own.group, whole.group) else {
+            return self.cannot(format!("{shard} has truth values, which have no shards"));
+        };
         self.push(Instruction::Gather(Gather {
             label: label("offer", &shard.to_string(), None),
             what: format!("the shard of {shard}"),
-            own: staging,
-            shard: own,
-            into: whole,
+            shard: from,
+            n_own: own.ty.n_bytes(),
+            into: goal,
+            n_bytes: whole.ty.n_bytes(),
             members: among.to_vec(),
             me,
         }));

@@ -20,11 +20,11 @@ fn cutting(n_chunks: usize, recompute: Activations) -> Cutting<'static> {
 /// Cuts a program and runs a step of it and of the uncut one.
 fn check(program: &Program, last: &Program, cutting: &Cutting<'_>) -> Chunked {
     let chunked = cut(program, Some(last), cutting).unwrap();
-    let halves = [program, last].map(|one| split_grains(&passes(one).unwrap()).unwrap());
+    let (_, whole, short) = split_alike(program, Some(last), true).unwrap();
     let inputs = program.inputs().map(|(name, _)| name.to_string());
     let outputs = program.outputs().iter().map(|output| output.name.clone());
     let names: BTreeSet<String> = inputs.chain(outputs).collect();
-    let expected = symbols::uncut(&halves[0], &halves[1], 5);
+    let expected = symbols::uncut(&whole, &short.unwrap(), 5);
     let found = symbols::in_pieces(&chunked, &names, 5);
     assert_eq!(found, expected, "{} chunks, {:?}", cutting.n_chunks, cutting.recompute);
     assert!(chunked.parameters.iter().all(|parameter| {
@@ -75,6 +75,25 @@ fn lamb_does_the_same() {
 #[test]
 fn conds_and_outputs_of_grains_do_the_same() {
     check_all(models::choosing);
+}
+
+#[test]
+fn a_last_grain_of_one_sample_is_cut_as_the_others_are() {
+    for model in [models::plain_mlp, models::cnn, models::transformer, models::recurrent] {
+        let (program, last) = (model(4).unwrap(), model(1).unwrap());
+        check(&program, &last, &cutting(3, Activations::Keep));
+    }
+}
+
+#[test]
+fn what_updates_of_all_chunks_take_travels_as_a_scalar() {
+    let chunked = cut(&models::plain_mlp(4).unwrap(), None, &Cutting::balanced(3)).unwrap();
+    for own in chunked.pieces.iter().filter(|own| own.phase == Phase::Prepare) {
+        for output in own.piece.program.outputs() {
+            let ty = own.piece.program.ty(output.value);
+            assert_eq!(ty.shape.rank(), 0, "{} gives {}", own.piece.name, output.name);
+        }
+    }
 }
 
 #[test]
@@ -156,6 +175,56 @@ fn costs_can_be_given() {
     assert!(chunked.costs.iter().all(|&cost| cost > 50.0), "{:?}", chunked.costs);
 }
 
+#[test]
+fn a_program_is_cut_at_positions_that_another_size_of_it_was_cut_at() {
+    for model in [models::plain_mlp, models::cnn, models::transformer, models::recurrent] {
+        let (program, last) = (model(4).unwrap(), model(3).unwrap());
+        for n_chunks in 1..=5 {
+            let found = positions(&program, None, &Cutting::balanced(n_chunks)).unwrap();
+            assert_eq!(found.len() + 1, n_chunks);
+            let at = Cutting { places: Places::At(found), ..Cutting::balanced(n_chunks) };
+            let balanced = cut(&program, None, &Cutting::balanced(n_chunks)).unwrap();
+            assert_eq!(cut(&program, None, &at).unwrap(), balanced);
+            check(&last, &program, &at);
+        }
+    }
+}
+
+#[test]
+fn positions_of_another_program_are_refused() {
+    let program = models::plain_mlp(4).unwrap();
+    for positions in [vec![], vec![0], vec![13], vec![3, 3], vec![4, 2], vec![1, 2]] {
+        let n_chunks = if positions.len() == 2 { 3 } else { 2 };
+        let places = Places::At(positions.clone());
+        let outcome = cut(&program, None, &Cutting { places, ..Cutting::balanced(n_chunks) });
+        let is_refused = matches!(outcome, Err(CutError::Positions { .. }));
+        assert_eq!(is_refused, positions != [1, 2], "{positions:?}: {outcome:?}");
+    }
+}
+
+#[test]
+fn a_probe_has_every_operation_in_one_part() {
+    for model in [models::plain_mlp, models::cnn, models::transformer, models::recurrent] {
+        let program = model(4).unwrap();
+        let probe = probe(&program, true).unwrap();
+        let n = probe.programs.len();
+        assert!(n > 4, "{n}");
+        // What parts take comes to what their operations take, wherever the program is then cut.
+        let seconds: Vec<f64> = (1..=n).map(|part| part as f64).collect();
+        let of_nodes = probe.of_nodes(&seconds);
+        let cost = |program: &Program, node: usize| {
+            assert_eq!(program.nodes().len(), of_nodes.len());
+            of_nodes[node]
+        };
+        for n_chunks in 1..=4 {
+            let cutting = Cutting { cost: Some(&cost), ..Cutting::balanced(n_chunks) };
+            let all: f64 = cut(&program, None, &cutting).unwrap().costs.iter().sum();
+            let expected = seconds.iter().sum::<f64>();
+            assert!((all - expected).abs() < 1e-6 * expected, "{all}, not {expected}");
+        }
+    }
+}
+
 fn refused(
     n_chunks: usize,
     before: &[&str],
@@ -224,31 +293,30 @@ fn pieces_are_plain_programs() {
           %3 = parameter {name: "dense0/b", role: weight, init: normal(0.1)} : f32[8] @ "dense0"
           %4 = broadcast %3 {axes: [1]} : f32[4, 8] @ "dense0"
           %5 = add %2, %4 : f32[4, 8] @ "dense0"
-          output v6 = %5
+          %6 = relu %5 : f32[4, 8]
+          output v7 = %6
         }
         # forward 1
         program mlp {
-          %0 = input {name: "v6"} : f32[4, 8] @ "dense0"
-          %1 = relu %0 : f32[4, 8]
-          %2 = parameter {name: "head/w", role: weight, init: normal(0.1)} : f32[8, 3] @ "head"
-          %3 = matmul %1, %2 : f32[4, 3] @ "head"
-          %4 = parameter {name: "head/b", role: weight, init: normal(0.1)} : f32[3] @ "head"
-          %5 = broadcast %4 {axes: [1]} : f32[4, 3] @ "head"
-          %6 = add %3, %5 : f32[4, 3] @ "head"
-          %7 = argmax %6 {axis: 1} : i32[4]
-          %8 = input {name: "labels"} : i32[4]
-          %9 = eq %7, %8 : bool[4]
-          %10 = cast %9 : f32[4]
-          %11 = reduce %10 {kind: sum, axes: [0]} : f32[]
-          %12 = cross_entropy %6, %8 : f32[4]
-          %13 = reduce %12 {kind: sum, axes: [0]} : f32[]
-          %14 = constant {splat: 4.0} : f32[]
-          output v7 = %1
-          output v12 = %6
-          output "grain_sum#0" = %11
-          output "grain_sum#1" = %13
-          output "grain_sum#2" = %14
-          output best = %7
+          %0 = input {name: "v7"} : f32[4, 8]
+          %1 = parameter {name: "head/w", role: weight, init: normal(0.1)} : f32[8, 3] @ "head"
+          %2 = matmul %0, %1 : f32[4, 3] @ "head"
+          %3 = parameter {name: "head/b", role: weight, init: normal(0.1)} : f32[3] @ "head"
+          %4 = broadcast %3 {axes: [1]} : f32[4, 3] @ "head"
+          %5 = add %2, %4 : f32[4, 3] @ "head"
+          %6 = argmax %5 {axis: 1} : i32[4]
+          %7 = input {name: "labels"} : i32[4]
+          %8 = eq %6, %7 : bool[4]
+          %9 = cast %8 : f32[4]
+          %10 = reduce %9 {kind: sum, axes: [0]} : f32[]
+          %11 = cross_entropy %5, %7 : f32[4]
+          %12 = reduce %11 {kind: sum, axes: [0]} : f32[]
+          %13 = constant {splat: 4.0} : f32[]
+          output v12 = %5
+          output "grain_sum#0" = %10
+          output "grain_sum#1" = %12
+          output "grain_sum#2" = %13
+          output best = %6
         }
         # backward 1
         program mlp {
@@ -262,22 +330,23 @@ fn pieces_are_plain_programs() {
           %7 = matmul %4, %6 {transpose_rhs: true} : f32[4, 8] @ "head"
           %8 = input {name: "v7"} : f32[4, 8]
           %9 = matmul %8, %4 {transpose_lhs: true} : f32[8, 3] @ "head"
-          %10 = constant {splat: 0.0} : f32[]
-          %11 = broadcast %10 {axes: []} : f32[4, 8]
-          %12 = gt %8, %11 : bool[4, 8]
-          %13 = select %12, %7, %11 : f32[4, 8]
-          output v29 = %13
+          output v24 = %7
           output "grain_sum#5" = %9
           output "grain_sum#6" = %5
         }
         # backward 0
         program mlp {
-          %0 = input {name: "v29"} : f32[4, 8]
-          %1 = reduce %0 {kind: sum, axes: [0]} : f32[8] @ "dense0"
-          %2 = input {name: "x"} : f32[4, 8]
-          %3 = matmul %2, %0 {transpose_lhs: true} : f32[8, 8] @ "dense0"
-          output "grain_sum#3" = %3
-          output "grain_sum#4" = %1
+          %0 = input {name: "v7"} : f32[4, 8]
+          %1 = constant {splat: 0.0} : f32[]
+          %2 = broadcast %1 {axes: []} : f32[4, 8]
+          %3 = gt %0, %2 : bool[4, 8]
+          %4 = input {name: "v24"} : f32[4, 8] @ "head"
+          %5 = select %3, %4, %2 : f32[4, 8]
+          %6 = reduce %5 {kind: sum, axes: [0]} : f32[8] @ "dense0"
+          %7 = input {name: "x"} : f32[4, 8]
+          %8 = matmul %7, %5 {transpose_lhs: true} : f32[8, 8] @ "dense0"
+          output "grain_sum#3" = %8
+          output "grain_sum#4" = %6
         }
         # prepare 1
         program mlp {

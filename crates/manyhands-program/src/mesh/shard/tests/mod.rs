@@ -236,6 +236,46 @@ fn pipelines_of_replicas_have_the_same_bits() {
     same_bits_in_a_pipeline(Optimizer::Adam(Adam::default()), None, Schedule::OneFOneB, 5);
 }
 
+/// A network of so many equal layers, each with a weight that can be cut.
+fn deep_network(n_layers: usize) -> Program {
+    let g = Builder::new("deep");
+    let mut x = g.input("x", DType::F32, [2, 64]).unwrap();
+    for layer in 0..n_layers {
+        let weight = g.weight(&format!("w{layer}"), [64, 64], Init::Normal(0.1)).unwrap();
+        x = x.matmul(&weight).unwrap().relu().unwrap();
+    }
+    let loss = x.sum_all().unwrap();
+    let divisor = g.scalar(DType::F32, 2.0).unwrap();
+    let training = Training { optimizer: Optimizer::Sgd(Sgd::default()), clip: None };
+    training.add_step(&g, &loss, &divisor).unwrap();
+    g.finish()
+}
+
+#[test]
+fn replicas_without_a_grain_keep_nobody_waiting_in_a_pipeline() {
+    for n_pieces in 1..4 {
+        let program = deep_network(3 * n_pieces);
+        for (data, pipeline) in [(2, 2), (2, 3), (3, 2), (4, 2)] {
+            let mesh = Mesh { data, pipeline, tensor: 1 };
+            let chunked = cut(&program, None, &Cutting::balanced(pipeline * n_pieces)).unwrap();
+            let chunked = chunked.grouped(n_pieces);
+            for kind in [Schedule::Gpipe, Schedule::OneFOneB] {
+                for n_grains in 1..10 {
+                    let chunked = std::slice::from_ref(&chunked);
+                    let workers =
+                        lower_parts(chunked, mesh, n_grains, kind, 1, Shares::Rounds).unwrap();
+                    for level in [Level::Gradients, Level::Weights] {
+                        let found = check(&shard(workers.clone(), mesh, level).unwrap());
+                        let case =
+                            format!("{mesh}, {n_pieces} pieces, {kind:?}, {n_grains} grains");
+                        assert!(found.is_ok(), "{level} on {case}: {found:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn small_parameters_stay_whole_and_say_why() {
     let program = network(Optimizer::Adam(Adam::default()), None);

@@ -2,6 +2,10 @@
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should stop there
 
+mod asynchronous;
+mod parts;
+mod random;
+
 use std::collections::HashMap;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -60,7 +64,8 @@ impl Trained {
             for grain in 0..self.n_grains {
                 let last = self.last.as_ref().filter(|_| grain + 1 == self.n_grains);
                 let program = last.unwrap_or(&self.program);
-                let data = program.inputs().filter(|(name, _)| ["x", "labels"].contains(name));
+                let is_data = |name: &str| !["rate", "step", "random"].contains(&name);
+                let data = program.inputs().filter(|(name, _)| is_data(name));
                 for (name, value) in data {
                     let seed = format!("{name}/{step}/{grain}");
                     let bytes = batch(program.ty(value), self.n_classes, &seed);
@@ -73,10 +78,11 @@ impl Trained {
     }
 
     fn workers(&self, how: &How) -> Vec<WorkerProgram> {
-        let How { mesh, schedule, level, recompute, is_mirrored } = *how;
-        let per_stage = if schedule == Schedule::Interleaved { 2 } else { 1 };
-        let cutting = Cutting { recompute, ..Cutting::balanced(mesh.pipeline * per_stage) };
+        let How { mesh, schedule, level, recompute, is_mirrored, n_pieces } = *how;
+        let per_stage = how.chunks_per_stage();
+        let cutting = Cutting { recompute, ..Cutting::balanced(how.n_chunks() * n_pieces) };
         let chunked = cut(&self.program, self.last.as_ref(), &cutting).unwrap();
+        let chunked = chunked.grouped(n_pieces);
         let shares = match level {
             Some(Level::Gradients | Level::Weights) => Shares::Rounds,
             _ => Shares::Blocks,
@@ -99,6 +105,18 @@ struct How {
     level: Option<Level>,
     recompute: Activations,
     is_mirrored: bool,
+    /// How many pieces a chunk has in each phase.
+    n_pieces: usize,
+}
+
+impl How {
+    fn chunks_per_stage(&self) -> usize {
+        if self.schedule == Schedule::Interleaved { 2 } else { 1 }
+    }
+
+    fn n_chunks(&self) -> usize {
+        self.mesh.pipeline * self.chunks_per_stage()
+    }
 }
 
 fn on(data: usize, pipeline: usize) -> How {
@@ -108,6 +126,7 @@ fn on(data: usize, pipeline: usize) -> How {
         level: None,
         recompute: Activations::Keep,
         is_mirrored: false,
+        n_pieces: 1,
     }
 }
 
@@ -264,9 +283,12 @@ fn a_network_with_everything_has_the_bits_of_one_worker_on_any_mesh() {
 #[test]
 fn a_short_last_grain_is_part_of_the_step() {
     let program = |grain| Case::Tiny.training_program(grain).unwrap();
-    let (program, last) = (program(16), Some(program(5)));
-    let trained = Trained { program, last, n_classes: 10, n_grains: 3 };
-    check(&trained, &meshes(&[1, 2]));
+    // One sample lets more of a program be left out than several do.
+    for last in [5, 1] {
+        let (program, last) = (program(16), Some(program(last)));
+        let trained = Trained { program, last, n_classes: 10, n_grains: 3 };
+        check(&trained, &meshes(&[1, 2]));
+    }
 }
 
 #[test]
@@ -275,6 +297,8 @@ fn state_that_is_spread_over_replicas_has_the_bits_of_one_worker() {
     for level in [Level::Slots, Level::Gradients, Level::Weights] {
         let ways = [on(2, 1), on(3, 1), on(2, 2)];
         check(&trained, &ways.map(|how| How { level: Some(level), ..how }));
+        // A mirror holds shards of one stage with a worker of another.
+        check(&trained, &ways.map(|how| How { level: Some(level), is_mirrored: true, ..how }));
     }
 }
 
@@ -294,18 +318,40 @@ fn tcp_pair() -> (Box<dyn Link>, Box<dyn Link>) {
     (Box::new(TcpLink::new(a).unwrap()), Box::new(TcpLink::new(b).unwrap()))
 }
 
+/// The two ends of a link.
+type TwoEnds = (Box<dyn Link>, Box<dyn Link>);
+
+/// Links between all of so many workers, each pair made by `pair`.
+fn links_of(n: usize, pair: fn() -> TwoEnds) -> AllLinks {
+    let mut links: AllLinks = (0..n).map(|_| (0..n).map(|_| None).collect()).collect();
+    for (a, b) in (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b))) {
+        let (one, other) = pair();
+        (links[a][b], links[b][a]) = (Some(one), Some(other));
+    }
+    links
+}
+
 #[test]
 fn links_make_no_difference() {
-    let trained = Trained::of(Case::Mlp, 16, 4);
-    let steps = trained.inputs();
-    let expected = alone(&trained, &steps);
-    for pair in [shared_memory_pair, tcp_pair] {
-        let mut links: AllLinks = (0..4).map(|_| (0..4).map(|_| None).collect()).collect();
-        for (a, b) in (0..4).flat_map(|a| (a + 1..4).map(move |b| (a, b))) {
-            let (one, other) = pair();
-            (links[a][b], links[b][a]) = (Some(one), Some(other));
+    let dense = Trained::of(Case::Mlp, 16, 4);
+    let everything = everything(3).unwrap();
+    let everything = Trained { program: everything, last: None, n_classes: 7, n_grains: 5 };
+    let sharded = |level| How { level: Some(level), n_pieces: 2, ..on(2, 2) };
+    let mirrored = How { is_mirrored: true, schedule: Schedule::Interleaved, ..on(1, 3) };
+    let ways = [
+        (&dense, on(2, 2)),
+        (&dense, sharded(Level::Weights)),
+        (&everything, sharded(Level::Slots)),
+        (&everything, sharded(Level::Gradients)),
+        (&everything, mirrored),
+    ];
+    for (trained, how) in ways {
+        let steps = trained.inputs();
+        let expected = alone(trained, &steps);
+        for pair in [shared_memory_pair, tcp_pair] {
+            let links = links_of(how.mesh.n_workers(), pair);
+            assert!(together(trained.workers(&how), links, &steps) == expected, "{how:?}");
         }
-        assert!(together(trained.workers(&on(2, 2)), links, &steps) == expected);
     }
 }
 
