@@ -8,7 +8,7 @@ mod error;
 mod paper;
 mod step;
 
-pub use cpu::{CpuDevice, Fault, Isa, KERNEL_SET};
+pub use cpu::{CpuDevice, Fault, Isa, KERNEL_SET, taken_bytes};
 pub use device::{
     BufferGroup, BufferId, Device, DeviceDescription, Evaluated, ExecutableId, GROUP_ALIGNMENT,
     GroupId, GroupMemory, Launch, MemoryPlan, Moment, ReadBuffers, ReadGroups, ShownMemory,

@@ -17,6 +17,11 @@ const LARGE: usize = 3 << 19;
 /// The size of a huge page on the machines that matter; a wrong guess costs nothing but speed.
 const HUGE_PAGE: usize = 2 << 20;
 
+/// What so many bytes take of a machine's memory where it has huge pages.
+pub fn taken_bytes(n_bytes: usize) -> usize {
+    if n_bytes < LARGE { n_bytes } else { n_bytes.next_multiple_of(HUGE_PAGE) }
+}
+
 /// Zeroed memory, aligned to a cache line at least.
 #[derive(Debug)]
 pub(super) struct AlignedBytes {

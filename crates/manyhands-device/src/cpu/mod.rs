@@ -20,6 +20,7 @@ mod simd;
 mod table;
 mod team;
 
+pub use self::aligned::taken_bytes;
 pub use self::kernels::fault::Fault;
 pub use self::simd::Isa;
 

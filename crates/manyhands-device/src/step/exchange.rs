@@ -2,7 +2,8 @@
 //!
 //! Each worker begins the step, runs the grains that it is given, and holds one set of sums for each maximal complete subtree
 //! of the grain tree that it has. Whoever moves the bytes adds these up along the tree (`manyhands_program::join_order`) and
-//! writes the totals; then each worker runs the update. All this gives the bits of [`StepExecutor::run`].
+//! writes the totals; then each worker runs the update. Or others show where their sums lie, and the update adds them on its
+//! way. All this gives the bits of [`StepExecutor::run`].
 
 use std::ops::Range;
 use std::sync::Arc;

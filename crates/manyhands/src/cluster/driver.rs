@@ -46,6 +46,9 @@ const ALONE: Duration = Duration::from_secs(1);
 const MOMENT: Duration = Duration::from_millis(200);
 /// How often something that is waited for is looked at.
 const LOOK_UP: Duration = Duration::from_millis(20);
+/// So many steps are measured together, or fewer that take as long as this.
+const MEASURED_TOGETHER: u32 = 8;
+const LONG_STEP: Duration = Duration::from_millis(100);
 
 /// Where a cluster is, and how to get in.
 #[derive(Clone, Debug)]
@@ -78,8 +81,8 @@ pub(crate) struct Remote<'a> {
     /// The newest state that came, by its step.
     newest: Option<(u64, Vec<NamedTensor>)>,
     set_up: SetUp,
-    /// When a step was last found done, and what a step takes.
-    finished_at: Option<Instant>,
+    /// Since when steps that were found done are counted, and how many; and what a step takes.
+    finished_at: Option<(Instant, u32)>,
     step_seconds: Option<f64>,
     /// Why the run ends before it is done.
     failure: Option<String>,
@@ -384,9 +387,17 @@ impl<'a> Steps<'a> for Remote<'a> {
         let loss = self.wait(|table| table.is_done(number).then(|| table.take_loss(number)))?;
         // Of the first step there is no loss to stand for it.
         let loss = loss.ok_or(Error::WorkersLost { step: number })?;
-        if let Some(before) = self.finished_at.replace(Instant::now()) {
-            let seconds = before.elapsed().as_secs_f64();
+        // Workers tell of several short steps at a time, so several are measured together.
+        let (since, n_finished) = match self.finished_at {
+            Some((since, n)) => (since, n + 1),
+            None => (Instant::now(), 0),
+        };
+        self.finished_at = Some((since, n_finished));
+        let passed = since.elapsed();
+        if n_finished > 0 && (n_finished >= MEASURED_TOGETHER || passed >= LONG_STEP) {
+            let seconds = passed.as_secs_f64() / f64::from(n_finished);
             self.step_seconds = Some(measured_again(self.step_seconds, seconds));
+            self.finished_at = Some((Instant::now(), 0));
         }
         let mut table = self.shared.table();
         let is_apart = table.turns.is_some() || table.mesh.is_some();

@@ -268,7 +268,7 @@ pub(super) fn two(all: &mut [u8], first: usize, second: usize, n: usize) -> (&mu
 }
 
 /// Adds packed segments to others.
-pub(super) fn add_segments(segments: &[Segment], into: &mut [u8], from: &[u8]) {
+fn add_segments(segments: &[Segment], into: &mut [u8], from: &[u8]) {
     let mut at = 0;
     for run in segments.chunk_by(|a, b| a.dtype == b.dtype) {
         let n = packed_bytes(run);

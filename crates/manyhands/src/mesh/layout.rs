@@ -120,6 +120,14 @@ impl Resources {
         self.memory.cell(self.device.as_mut(), ty)
     }
 
+    /// Takes memory for parameters, by name.
+    pub(super) fn take_parameters(&mut self, types: &SumTypes) -> Result<(), DeviceError> {
+        let cells = self.memory.parameters(self.device.as_mut(), types)?;
+        let names = types.iter().map(|(name, _)| name.clone());
+        self.parameters.extend(names.zip(cells));
+        Ok(())
+    }
+
     /// The programs that were compiled.
     pub(super) fn compiled(&self) -> impl Iterator<Item = &Program> {
         self.compiled.iter().map(|(program, _)| program)

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use manyhands_device::{BufferGroup, BufferId, Device, DeviceError, GroupId, group_offsets};
+use manyhands_device::{
+    BufferGroup, BufferId, Device, DeviceError, GroupId, group_offsets, taken_bytes,
+};
 use manyhands_program::{DType, TensorType};
 
 /// Where a value lies.
@@ -14,6 +16,16 @@ pub(super) struct Cell {
     pub(super) group: Option<(GroupId, usize)>,
     /// Whether it is memory of the pool, and goes back there.
     is_pooled: bool,
+}
+
+impl Cell {
+    /// All of a slot as bytes, which stays a slot. A slot without sums has none.
+    pub(super) fn of_slot(slot: &BufferGroup, sums: &SumTypes) -> Option<Cell> {
+        let types: Vec<TensorType> = sums.iter().map(|(_, ty)| ty.clone()).collect();
+        let ty = TensorType::new(DType::U8, vec![group_offsets(&types).1]);
+        let buffer = *slot.buffers.first()?;
+        Some(Cell { buffer, ty, group: Some((slot.id, 0)), is_pooled: false })
+    }
 }
 
 /// The types of a slot's sums, in order, by name.
@@ -72,7 +84,7 @@ impl Memory {
         if let Some(cell) = self.free.get_mut(ty).and_then(Vec::pop) {
             return Ok(cell);
         }
-        self.n_bytes += ty.n_bytes();
+        self.n_bytes += taken_bytes(ty.n_bytes());
         if ty.dtype == DType::Bool {
             let buffer = device.allocate(ty)?;
             return Ok(Cell { buffer, ty: ty.clone(), group: None, is_pooled: true });
@@ -89,6 +101,21 @@ impl Memory {
         }
     }
 
+    /// Memory for parameters, which lie together: each by itself would end somewhere in a huge page.
+    pub(super) fn parameters(
+        &mut self,
+        device: &mut dyn Device,
+        types: &SumTypes,
+    ) -> Result<Vec<Cell>, DeviceError> {
+        if types.iter().any(|(_, ty)| ty.dtype == DType::Bool) {
+            return types.iter().map(|(_, ty)| self.cell(device, ty)).collect();
+        }
+        let all: Vec<TensorType> = types.iter().map(|(_, ty)| ty.clone()).collect();
+        let group = device.allocate_group(&all)?;
+        self.n_bytes += taken_bytes(group_offsets(&all).1);
+        Ok(cells_of_slot(&group, types))
+    }
+
     /// Memory for a set of sums.
     pub(super) fn slot(
         &mut self,
@@ -102,7 +129,7 @@ impl Memory {
         }
         let types: Vec<TensorType> = sums.iter().map(|(_, ty)| ty.clone()).collect();
         let group = device.allocate_group(&types)?;
-        let n_bytes = group_offsets(&types).1;
+        let n_bytes = taken_bytes(group_offsets(&types).1);
         (self.n_bytes, self.n_sum_bytes) = (self.n_bytes + n_bytes, self.n_sum_bytes + n_bytes);
         self.slots.insert(key, group.clone());
         Ok(group)

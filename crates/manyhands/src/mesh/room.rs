@@ -9,9 +9,9 @@ use manyhands_program::mesh::WorkerProgram;
 use serde::Serialize;
 
 use super::error::MeshError;
-use super::exchange::packed_bytes;
 use super::layout::{Instruction, Plan};
 use super::part::held_type;
+use super::scatter::shard_bytes;
 use super::worker::MeshWorker;
 
 /// The bytes that a worker takes.
@@ -127,7 +127,7 @@ fn early_letters(plan: &Plan) -> usize {
         gathered = gathered.max(run);
         match instruction {
             Instruction::Scatter(scatter) => {
-                let n = packed_bytes(&scatter.owned[scatter.me]);
+                let n = shard_bytes(&scatter.owned[scatter.me]);
                 scattered = scattered.max(n * (scatter.members.len() - 1));
             }
             Instruction::Receive { cell, .. } => received = received.max(cell.ty.n_bytes()),

@@ -1,9 +1,9 @@
 //! Sums that are spread grain by grain: each member adds its shard of every grain along the one tree, in grain order.
 
-use manyhands_device::{Device, DeviceError, GroupId};
+use manyhands_device::{Device, DeviceError, GROUP_ALIGNMENT, GroupId};
 use manyhands_net::mail::Mail;
 
-use super::exchange::{Places, Segment, Trouble, add_segments, packed_bytes, segment_bytes};
+use super::exchange::{Places, Segment, Trouble, add, segment_bytes};
 use super::memory::{Cell, scratch_of};
 
 /// Where the shard of a grain comes from.
@@ -17,7 +17,11 @@ pub(super) enum ShardOf {
     Kept(Cell),
 }
 
-/// One thing that is done with shards. Those of a step's sums are packed, one cell for each level of the tree.
+/// What lies between the tensors of a shard.
+const BETWEEN: [u8; GROUP_ALIGNMENT] = [0; GROUP_ALIGNMENT];
+
+/// One thing that is done with shards: one cell for each level of the tree. The tensors of a shard lie as in a group, in letters too, so that the last cell has the totals where the
+/// update takes them.
 #[derive(Clone, Debug)]
 pub(super) enum ShardAction {
     /// Takes the shard of a grain: it is written to a cell, or added to it.
@@ -42,8 +46,15 @@ pub(super) struct Scatter {
     pub(super) owned: Vec<Vec<Segment>>,
     /// What has its turn now.
     pub(super) actions: Vec<ShardAction>,
-    /// After the last grain: the cell of all totals, and where each goes.
-    pub(super) totals: Option<(Cell, Vec<Cell>)>,
+}
+
+/// The bytes of a shard, each tensor of which begins as in a group.
+pub(super) fn shard_bytes(segments: &[Segment]) -> usize {
+    segments.iter().map(aligned_bytes).sum()
+}
+
+fn aligned_bytes(segment: &Segment) -> usize {
+    segment.bytes.len().next_multiple_of(GROUP_ALIGNMENT)
 }
 
 impl Scatter {
@@ -55,13 +66,13 @@ impl Scatter {
         scratch: &mut Vec<u8>,
     ) -> Result<(), Trouble> {
         self.send(device, mail)?;
-        self.keep(device)?;
         for action in &self.actions {
             self.act(action, device, scratch, &mut |member, label, bytes| {
                 Ok::<(), Trouble>(mail.take(self.members[member], label, bytes, &self.what)?)
             })?;
         }
-        Ok(self.give_totals(device)?)
+        // Only now: what is kept may lie where something that had its turn was.
+        Ok(self.keep(device)?)
     }
 
     /// The same without the others: letters bring whatever is there.
@@ -70,20 +81,22 @@ impl Scatter {
         device: &mut dyn Device,
         scratch: &mut Vec<u8>,
     ) -> Result<(), DeviceError> {
-        self.keep(device)?;
         for action in &self.actions {
             self.act(action, device, scratch, &mut |_, _, _| Ok::<(), DeviceError>(()))?;
         }
-        self.give_totals(device)
+        self.keep(device)
     }
 
     /// Sends every other owner its shard of this member's grain.
     fn send(&self, device: &dyn Device, mail: &mut Mail) -> Result<(), Trouble> {
         let Some((label, places)) = &self.own else { return Ok(()) };
         for (owner, segments) in self.owned.iter().enumerate() {
-            if owner != self.me && packed_bytes(segments) > 0 {
-                let parts = segments.iter().map(|one| segment_bytes(device, places, one));
-                let parts = parts.collect::<Result<Vec<&[u8]>, _>>()?;
+            if owner != self.me && shard_bytes(segments) > 0 {
+                let mut parts = Vec::with_capacity(2 * segments.len());
+                for segment in segments {
+                    parts.push(segment_bytes(device, places, segment)?);
+                    parts.push(&BETWEEN[..aligned_bytes(segment) - segment.bytes.len()]);
+                }
                 mail.post(self.members[owner], *label, &parts)?;
             }
         }
@@ -105,7 +118,7 @@ impl Scatter {
         take: &mut Taking<'_, E>,
     ) -> Result<(), E> {
         let segments = &self.owned[self.me];
-        let n = packed_bytes(segments);
+        let n = shard_bytes(segments);
         match action {
             _ if n == 0 => Ok(()),
             ShardAction::Take { from: ShardOf::Own, into, adds } => {
@@ -113,7 +126,7 @@ impl Scatter {
             }
             ShardAction::Take { from: ShardOf::Kept(kept), into, adds: true }
             | ShardAction::Merge { into, from: kept } => {
-                Ok(both(device, kept, into, |from, into| add_segments(segments, into, from))?)
+                Ok(both(device, kept, into, |from, into| add_shards(segments, into, from))?)
             }
             ShardAction::Take { from: ShardOf::Kept(kept), into, adds: false } => {
                 Ok(both(device, kept, into, |from, into| into.copy_from_slice(from))?)
@@ -122,7 +135,7 @@ impl Scatter {
                 let letter = scratch_of(scratch, n);
                 take(*member, *label, letter)?;
                 within(device, into, |into| {
-                    add_segments(segments, into, letter);
+                    add_shards(segments, into, letter);
                     Ok(())
                 })
             }
@@ -148,28 +161,26 @@ impl Scatter {
             for (idx, segment) in segments.iter().enumerate() {
                 let offset = places[segment.tensor].1;
                 let own = &read.bytes(idx)[offset..][segment.bytes.clone()];
-                let (shard, after) = rest.split_at_mut(own.len());
+                let (shard, after) = rest.split_at_mut(aligned_bytes(segment));
                 rest = after;
+                let shard = &mut shard[..own.len()];
                 match adds {
-                    true => add_segments(std::slice::from_ref(segment), shard, own),
+                    true => add(segment.dtype, shard, own),
                     false => shard.copy_from_slice(own),
                 }
             }
         })?;
         Ok(())
     }
+}
 
-    fn give_totals(&self, device: &mut dyn Device) -> Result<(), DeviceError> {
-        let Some((all, totals)) = &self.totals else { return Ok(()) };
-        let mut at = 0;
-        for (total, segment) in totals.iter().zip(&self.owned[self.me]) {
-            let own = at..at + segment.bytes.len();
-            at = own.end;
-            if !own.is_empty() {
-                both(device, all, total, |from, into| into.copy_from_slice(&from[own.clone()]))?;
-            }
-        }
-        Ok(())
+/// Adds a shard to another; whatever lies between tensors may be added too.
+fn add_shards(segments: &[Segment], into: &mut [u8], from: &[u8]) {
+    let mut at = 0;
+    for run in segments.chunk_by(|a, b| a.dtype == b.dtype) {
+        let n = shard_bytes(run);
+        add(run[0].dtype, &mut into[at..at + n], &from[at..at + n]);
+        at += n;
     }
 }
 

@@ -11,7 +11,7 @@ use manyhands_program::{RATE, STEP, Tensor};
 use super::error::MeshError;
 use super::exchange::Trouble;
 use super::layout::{Gather, Instruction, Plan, Resources, label};
-use super::memory::{Cell, bytes_of, fill};
+use super::memory::{Cell, SumTypes, bytes_of, fill};
 use super::part::{HeldPart, held_type, own_name, part_of};
 use crate::checkpoint::NamedTensor;
 use crate::initial::initial_value;
@@ -149,10 +149,9 @@ impl MeshWorker {
             source: source.into(),
         };
         let mut resources = Resources::new(device).map_err(at_start)?;
-        for holding in &holdings {
-            let cell = resources.cell(&held_type(holding)?).map_err(at_start)?;
-            resources.parameters.insert(holding.name.clone(), cell);
-        }
+        let types = holdings.iter().map(|one| Ok((one.name.clone(), held_type(one)?)));
+        let types = types.collect::<Result<SumTypes, MeshError>>()?;
+        resources.take_parameters(&types).map_err(at_start)?;
         let plans = programs.into_iter().map(|program| Plan::new(&mut resources, program));
         let plans = plans.collect::<Result<Vec<_>, _>>()?;
         Ok(MeshWorker { worker, resources, holdings, plans, scratch: Vec::new(), stopped: None })
@@ -542,7 +541,12 @@ impl Gather {
         let (mut n_found, expected) = (0, self.n_bytes);
         for (idx, &member) in self.members.iter().enumerate() {
             if idx == self.me {
-                n_found += self.put_own(n_found, device)?;
+                let found = n_found + self.n_own;
+                if found > expected {
+                    return Err(Failure::Shards { found, expected });
+                }
+                self.put_own(n_found, device)?;
+                n_found = found;
                 continue;
             }
             let (group, start) = self.into;
@@ -559,12 +563,9 @@ impl Gather {
         }
     }
 
-    /// Puts the own shard where it begins, if there is room. Its bytes.
-    pub(super) fn put_own(&self, at: usize, device: &mut dyn Device) -> Result<usize, DeviceError> {
+    /// Puts the own shard where it begins, which must be where it has room.
+    pub(super) fn put_own(&self, at: usize, device: &mut dyn Device) -> Result<(), DeviceError> {
         let (group, start) = self.into;
-        if at + self.n_own <= self.n_bytes {
-            copy_within(device, self.shard, 0..self.n_own, (group, start + at))?;
-        }
-        Ok(self.n_own)
+        copy_within(device, self.shard, 0..self.n_own, (group, start + at))
     }
 }

@@ -76,11 +76,12 @@ fn this_machine_has_rates() {
 }
 
 #[test]
-fn letters_take_no_less_where_workers_have_no_core() {
+fn a_letter_takes_longer_where_its_receiver_has_no_core() {
     let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let rates = Rates::measure(2 * n_cores).unwrap();
-    assert!(rates.sending(1e3, true) >= rates.sending(1e3, false), "{rates:?}");
-    assert!(rates.handing_over > 0.0, "{rates:?}");
+    let measured = Rates::measure(2 * n_cores).unwrap();
+    let rates = Rates { link_seconds: 1.0, crowded_seconds: 3.0, link: 500.0, ..measured };
+    assert_eq!(rates.sending(1e3, false), 3.0);
+    assert_eq!(rates.sending(1e3, true), 5.0);
 }
 
 /// The programs of two workers of a small model.

@@ -29,9 +29,12 @@ pub(crate) struct Workload<'a> {
     pub(crate) threads: Option<usize>,
     /// Cores that workers share.
     pub(crate) n_cores: usize,
-    /// What operations take, once that was measured: by tensor parts.
-    costs: RefCell<BTreeMap<usize, Option<Arc<MeasuredCosts>>>>,
+    /// What operations take, once that was measured: by tensor parts and threads.
+    costs: RefCell<BTreeMap<(usize, usize), KnownCosts>>,
 }
+
+/// What operations take, or nothing where it could not be measured.
+type KnownCosts = Option<Arc<MeasuredCosts>>;
 
 /// What a grain and an update come to, counted.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -58,7 +61,7 @@ impl<'a> Workload<'a> {
         let threads = self.threads(plan.mesh.n_workers());
         let mut known = self.costs.borrow_mut();
         let costs = known
-            .entry(plan.mesh.tensor)
+            .entry((plan.mesh.tensor, threads))
             .or_insert_with(|| measure(&plan, &size.training(), threads, limit).map(Arc::new));
         MeshPlan { costs: costs.clone(), ..plan }
     }

@@ -3,14 +3,15 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use manyhands_device::BufferGroup;
 use manyhands_program::mesh::{Into, Place, SCATTERED, shard_ranges};
 use manyhands_program::{GrainAction, TensorType, join_order, tree_schedule};
 
 use super::{Gather, Instruction, Resources, Tree, Walk, label};
 use crate::mesh::error::MeshError;
 use crate::mesh::exchange::{Exchange, Goal, Places, Segment, Swap, packed_bytes};
-use crate::mesh::memory::{Cell, SumTypes};
-use crate::mesh::scatter::{Scatter, ShardAction, ShardOf};
+use crate::mesh::memory::{Cell, SumTypes, cells_of_slot};
+use crate::mesh::scatter::{Scatter, ShardAction, ShardOf, shard_bytes};
 
 impl Walk<'_> {
     /// This worker's place among members.
@@ -167,12 +168,7 @@ impl Walk<'_> {
         me: usize,
         n: usize,
     ) -> Result<Vec<Cell>, MeshError> {
-        let mut cells = Vec::new();
-        for (name, ty) in sums {
-            let range = shard_ranges(ty.shape.n_elements(), n)[me].clone();
-            cells.push(self.give(name, None, &TensorType::new(ty.dtype, vec![range.len()]))?);
-        }
-        Ok(cells)
+        shard_types(sums, me, n).iter().map(|(name, ty)| self.give(name, None, ty)).collect()
     }
 
     pub(super) fn scatter(
@@ -195,8 +191,9 @@ impl Walk<'_> {
         let grain_label = |grain: usize| label("scatter", &sums[0].0, Some(grain));
         let n = among.len();
         let owned = shards_of(&sums, n);
-        let n_bytes = packed_bytes(&owned[me]);
+        let n_bytes = shard_bytes(&owned[me]);
         self.resources.memory.needs_scratch(n_bytes);
+        self.put_root(tree, &sums, me, n)?;
         let own = grains.get(me).copied().flatten();
         let own_cells = match own {
             Some(grain) => self.scattered_cells(&sums, grain)?,
@@ -236,13 +233,13 @@ impl Walk<'_> {
             None => None,
         };
         let is_done = self.trees[tree].n_done == self.trees[tree].schedule.len();
-        let totals = match is_done && !actions.is_empty() {
-            true => Some((self.slot_of_tree(tree, 0, n_bytes)?, self.shard_cells(&sums, me, n)?)),
-            false => None,
-        };
-        if let Some((all, _)) = &totals {
+        if is_done && !actions.is_empty() {
             self.trees[tree].slots.clear();
-            self.resources.memory.give_back(all.clone());
+            let types = shard_types(&sums, me, n);
+            let totals = self.shard_slot(&types)?;
+            for ((name, _), cell) in types.iter().zip(cells_of_slot(&totals, &types)) {
+                self.put(name, None, cell);
+            }
         }
         let places = places_of(&own_cells);
         own_cells.into_iter().for_each(|cell| self.resources.memory.give_back(cell));
@@ -255,7 +252,6 @@ impl Walk<'_> {
             kept,
             owned,
             actions,
-            totals,
         }));
         Ok(())
     }
@@ -269,6 +265,32 @@ impl Walk<'_> {
             self.live.remove(&(name, Some(grain)));
         }
         Ok(cells)
+    }
+
+    /// Has the first level of a tree, where the totals are in the end, lie in a slot: the update takes them from there.
+    fn put_root(
+        &mut self,
+        tree: usize,
+        sums: &SumTypes,
+        me: usize,
+        n: usize,
+    ) -> Result<(), MeshError> {
+        if self.trees[tree].n_done > 0 || !self.trees[tree].slots.is_empty() {
+            return Ok(());
+        }
+        let types = shard_types(sums, me, n);
+        let slot = self.shard_slot(&types)?;
+        if let Some(cell) = Cell::of_slot(&slot, &types) {
+            self.trees[tree].slots.insert(0, cell);
+        }
+        Ok(())
+    }
+
+    /// Memory for shards of the totals of a piece.
+    fn shard_slot(&mut self, types: &SumTypes) -> Result<BufferGroup, MeshError> {
+        let Resources { memory, device, .. } = &mut *self.resources;
+        let slot = memory.slot(device.as_mut(), types, 0);
+        self.on_device(slot)
     }
 
     /// The cell of a level of a tree, a new one where it has none.
@@ -345,6 +367,15 @@ impl Walk<'_> {
 fn places_of(cells: &[Cell]) -> Places {
     // Sums have no truth values, so all of them are in groups.
     cells.iter().filter_map(|cell| cell.group).collect()
+}
+
+/// What a member has of every sum where each has a shard.
+fn shard_types(sums: &SumTypes, member: usize, n: usize) -> SumTypes {
+    let shard = |(name, ty): &(String, TensorType)| {
+        let range = shard_ranges(ty.shape.n_elements(), n)[member].clone();
+        (name.clone(), TensorType::new(ty.dtype, vec![range.len()]))
+    };
+    sums.iter().map(shard).collect()
 }
 
 /// By member: its shard of every sum.
