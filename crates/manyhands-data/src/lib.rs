@@ -19,6 +19,7 @@ mod layout;
 mod memory;
 mod open_table;
 mod open_text;
+mod prefetch;
 mod random;
 mod sample_error;
 mod samples;

@@ -7,9 +7,15 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::prefetch::prefetch;
 use crate::sample_error::SampleError;
 use crate::samples::Samples;
 use crate::shuffle::{EpochOrder, Order};
+
+/// So many samples before one is visited, its records are fetched.
+const FETCHED_AHEAD: usize = 4;
+/// Of a long sample the first bytes are fetched: the processor sees by itself how it goes on.
+const MOST_FETCHED: usize = 1 << 10;
 
 /// A walk through the samples.
 pub(crate) struct Visit<'a> {
@@ -142,7 +148,8 @@ impl<'a> Visit<'a> {
             let mut window = self.take_window()?;
             let n_now = (n - visited.len()).min(window.order.len() - window.at);
             for _ in 0..n_now {
-                let sample = self.sample(&window);
+                self.fetch_ahead(&window);
+                let sample = self.sample(&window, window.at);
                 self.write(&window, sample, visited.len(), outputs)?;
                 visited.push(sample);
                 window.at += 1;
@@ -154,10 +161,21 @@ impl<'a> Visit<'a> {
         Ok(())
     }
 
-    /// The stored place of the sample that comes next.
-    fn sample(&self, window: &Window) -> u64 {
+    /// Has the processor fetch the records of a sample that comes soon: a shuffle jumps about in memory, where it cannot guess.
+    fn fetch_ahead(&self, window: &Window) {
+        let (samples, soon) = (self.samples, window.at + FETCHED_AHEAD);
+        if soon >= window.order.len() || !samples.store.is_in_memory() {
+            return;
+        }
+        let first = samples.first_record(self.sample(window, soon));
+        let piece = samples.store.piece(first, samples.span).unwrap_or_default();
+        prefetch(&piece[..piece.len().min(MOST_FETCHED)]);
+    }
+
+    /// The stored place of the sample that a window has at a place of its order.
+    fn sample(&self, window: &Window, at: usize) -> u64 {
         let shift = self.order.blocks.block_shift;
-        let number = window.order[window.at];
+        let number = window.order[at];
         let block = window.blocks[(number >> shift) as usize];
         (block << shift) + (u64::from(number) & ((1 << shift) - 1))
     }

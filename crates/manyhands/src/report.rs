@@ -173,6 +173,9 @@ pub struct WorkerReport {
     pub name: String,
     /// Grains that it did.
     pub grains: u64,
+    /// Steps in which it read the sums of another worker of its machine where they lie.
+    #[serde(default)]
+    pub steps_with_seen_sums: u64,
     /// Where its time went.
     pub seconds: WorkSeconds,
 }

@@ -355,6 +355,7 @@ mod tests {
         let report = |grains, compute, update| WorkerReport {
             name: "a".to_string(),
             grains,
+            steps_with_seen_sums: 0,
             seconds: WorkSeconds { compute, update, ..WorkSeconds::default() },
         };
         let spans = spans_of_work(&[report(4, 1.0, 0.5)], &[report(8, 3.0, 1.0)], 10.0);

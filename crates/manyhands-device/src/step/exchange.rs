@@ -169,6 +169,25 @@ impl StepExecutor {
         gone.into_iter().try_for_each(|group| self.resources.device.free_group(group))
     }
 
+    /// Lays out the update that [`StepExecutor::run_joined_update`] is to run, if that is the first of its kind.
+    pub fn plan_joined_update(
+        &mut self,
+        plan: PlanId,
+        shown: &[(Range<usize>, GroupId)],
+    ) -> Result<(), DeviceError> {
+        self.check_begun(plan)?;
+        let sets = self.joined_sets(shown);
+        self.plans[plan.0].joined_update(&mut self.resources, &sets).map(|_| ())
+    }
+
+    /// The sums that are held and those that others show, by their grains.
+    fn joined_sets(&self, shown: &[(Range<usize>, GroupId)]) -> Vec<(Range<usize>, GroupId)> {
+        let held = self.held.grains.iter().cloned().zip(self.held.groups.iter().copied());
+        let mut sets: Vec<(Range<usize>, GroupId)> = held.chain(shown.iter().cloned()).collect();
+        sets.sort_by_key(|(grains, _)| grains.start);
+        sets
+    }
+
     /// Runs the update of the step that was begun on the sums that are held and those of these grains that others show, added along the tree in the same pass over memory:
     /// together they are the sums of all grains. That ends the step. What was held is not written again before the step after the next.
     pub fn run_joined_update(
@@ -177,9 +196,7 @@ impl StepExecutor {
         shown: &[(Range<usize>, GroupId)],
     ) -> Result<(), DeviceError> {
         self.check_begun(plan)?;
-        let held = self.held.grains.iter().cloned().zip(self.held.groups.iter().copied());
-        let mut sets: Vec<(Range<usize>, GroupId)> = held.chain(shown.iter().cloned()).collect();
-        sets.sort_by_key(|(grains, _)| grains.start);
+        let sets = self.joined_sets(shown);
         let update = self.plans[plan.0].joined_update(&mut self.resources, &sets)?;
         self.begun = None;
         self.held.lend();

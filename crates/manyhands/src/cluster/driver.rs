@@ -28,7 +28,7 @@ use super::servers::{ServerTraffic, TablesOfDriver};
 use super::serving::{KEPT, accept};
 use super::table::{Shared, Table};
 use super::turns::Turns;
-use super::words::{Programs, WorkSeconds};
+use super::words::{Programs, Work};
 use crate::checkpoint::NamedTensor;
 use crate::error::Error;
 use crate::job::MeshPlan;
@@ -487,10 +487,11 @@ impl<'a> Steps<'a> for Remote<'a> {
 
     fn work(&self) -> Vec<WorkerReport> {
         let table = self.shared.table();
-        let report = |(name, (grains, seconds)): (&String, &(u64, WorkSeconds))| WorkerReport {
+        let report = |(name, work): (&String, &Work)| WorkerReport {
             name: name.clone(),
-            grains: *grains,
-            seconds: *seconds,
+            grains: work.n_grains,
+            steps_with_seen_sums: work.n_seen,
+            seconds: work.seconds,
         };
         table.work.iter().map(report).collect()
     }

@@ -103,6 +103,8 @@ impl SeenByExecutor {
             };
             sets.push((grains.clone(), group));
         }
+        // Now, while the step can still be done again: what fails after it counts costs the state.
+        executor.plan_joined_update(plan, &sets)?;
         self.now = Some(ShownSums { seen, sets });
         Ok(())
     }

@@ -288,7 +288,9 @@ impl Plane<'_> {
             return self.turns_of_view(go.steps, stop, drain);
         }
         let mut group = self.meet_members(go, rank, stop)?;
-        // Members come here when they have ended the step before; nobody else counts on sums of this worker.
+        // Links are there before the other end looks at them, so it may still update from sums of this worker. Who has come together has ended the step before.
+        self.follower.note(waiting_for_others(go, rank));
+        group.barrier().map_err(|error| lost_in(go, error))?;
         if let Some(job) = &mut self.job {
             job.begin_sums()?;
         }

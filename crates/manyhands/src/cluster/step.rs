@@ -21,7 +21,7 @@ use super::plane::{Plane, lost_in};
 use super::servers::{PartsOf, TableAtHand};
 use super::shares::{Part, portions, ranges, whole_subtrees};
 use super::watch::Point;
-use super::words::{FromWorker, Loss, Work, WorkSeconds};
+use super::words::{FromWorker, Loss, Work};
 
 /// A step of a view, as one of its members sees it.
 pub(super) struct StepOf<'v> {
@@ -70,7 +70,7 @@ impl Plane<'_> {
         self.watcher.at(Point::Commit);
         self.commit(of.go, of.number, of.stop)?;
         self.watcher.at(Point::Update);
-        self.update(of, group, plan, &mut work.seconds, &mut watch)?;
+        self.update(of, group, plan, &mut work, &mut watch)?;
         self.watcher.at(Point::Done);
         if let Some(job) = &mut self.job {
             let seconds = start.elapsed().as_secs_f64();
@@ -193,7 +193,7 @@ impl Plane<'_> {
         of: &StepOf<'_>,
         group: &mut Group,
         plan: PlanId,
-        seconds: &mut WorkSeconds,
+        work: &mut Work,
         watch: &mut Stopwatch,
     ) -> Result<(), Halt> {
         let Some(job) = &mut self.job else { return Err(Halt::Stopped) };
@@ -201,7 +201,7 @@ impl Plane<'_> {
             outer.is_owed = outer.is_due(of.number);
         }
         match job.seen.update(&mut job.executor, plan)? {
-            Some(true) => {}
+            Some(true) => work.n_seen += 1,
             Some(false) => return Err(self.lose_state(of)),
             // Without a share of its own there is nothing to learn from.
             None if job.outer.is_some() && of.own().grains.is_empty() => job.executor.forget_step(),
@@ -216,11 +216,11 @@ impl Plane<'_> {
         let has_loss = job.outer.is_none() || !of.own().grains.is_empty();
         let loss = has_loss.then(|| job.executor.step_scalar(plan, LOSS)).transpose()?;
         job.note_loss(Loss::new(of.number, loss));
-        seconds.update = watch.lap();
+        work.seconds.update = watch.lap();
         if let Some(outer) = job.outer.as_mut().filter(|outer| outer.is_owed) {
             self.follower.note(waiting_for_others(of.go, of.rank));
             outer.exchange(&mut job.executor, group).map_err(|error| lost_in(of.go, error))?;
-            seconds.exchange += watch.lap();
+            work.seconds.exchange += watch.lap();
         }
         Ok(())
     }

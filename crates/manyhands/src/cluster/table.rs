@@ -13,7 +13,7 @@ use manyhands_net::membership::status::{JobStanding, WorkerStanding};
 use super::meshes::{Formations, StepSpans};
 use super::servers::ServerTraffic;
 use super::turns::Turns;
-use super::words::{Loss, Programs, Work, WorkSeconds};
+use super::words::{Loss, Programs, Work};
 use crate::checkpoint::NamedTensor;
 use crate::error::Error;
 use crate::train::Step;
@@ -81,7 +81,7 @@ pub(super) struct Table {
     /// What places of the mesh did when, for a timeline.
     pub(super) spans: StepSpans,
     /// What each worker did, by name.
-    pub(super) work: BTreeMap<String, (u64, WorkSeconds)>,
+    pub(super) work: BTreeMap<String, Work>,
     /// What all workers moved to and from servers.
     pub(super) traffic: Option<ServerTraffic>,
 }
@@ -157,8 +157,9 @@ impl Table {
     /// Takes note of what a worker did.
     pub(super) fn note_work(&mut self, name: &str, work: Work) {
         let own = self.work.entry(name.to_string()).or_default();
-        own.0 += work.n_grains;
-        own.1.add(work.seconds);
+        own.n_grains += work.n_grains;
+        own.n_seen += work.n_seen;
+        own.seconds.add(work.seconds);
         if let Some(traffic) = work.traffic {
             self.traffic.get_or_insert_default().add(traffic);
         }

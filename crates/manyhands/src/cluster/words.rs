@@ -72,6 +72,9 @@ impl Loss {
 pub(super) struct Work {
     pub(super) n_grains: u64,
     pub(super) seconds: WorkSeconds,
+    /// Steps whose update read the sums of another where they lie.
+    #[serde(default)]
+    pub(super) n_seen: u64,
     /// Bytes that it moved to and from servers since it told of them last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) traffic: Option<ServerTraffic>,

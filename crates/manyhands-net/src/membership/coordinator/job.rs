@@ -220,6 +220,7 @@ impl Coordinator {
         self.spared.clear();
         self.spared_before.clear();
         self.excused.clear();
+        self.slow_since.clear();
         self.members.values_mut().for_each(|member| {
             member.heartbeat.steps = None;
             member.heartbeat.view = None;

@@ -130,6 +130,8 @@ pub struct Coordinator {
     wanted: Option<String>,
     /// Members that get no grains of the next view's first step, since they are too slow with those they have.
     excused: BTreeSet<MemberId>,
+    /// Members that were too slow: since when, and how many steps they had behind them.
+    slow_since: BTreeMap<MemberId, (Duration, Option<u64>)>,
     /// Workers that were dropped for a bad connection and are not taken in again at once.
     pauses: LeftOut,
     /// Workers that hold the others up and rest.
@@ -166,6 +168,7 @@ impl Coordinator {
             next_job: 1,
             wanted: None,
             excused: BTreeSet::new(),
+            slow_since: BTreeMap::new(),
             pauses: members::pauses(),
             rests: rests::rests(),
             view_cost: None,

@@ -12,6 +12,9 @@ use super::{Coordinator, Phase, Running};
 
 /// A stall that is not reported again by then is over.
 const FORGET: Duration = Duration::from_millis(1500);
+/// One whose grains others do, and that takes so long to come back from what it does, is not waited for any longer. Nor is it before it has had the time of so many of its grains.
+const STUCK: Duration = Duration::from_secs(10);
+const STUCK_GRAINS: f64 = 20.0;
 
 /// What a member said of its waiting.
 #[derive(Debug)]
@@ -85,6 +88,14 @@ impl Coordinator {
     fn decide_stall(&mut self, edges: &[Edge], first: Duration) {
         let stragglers: BTreeSet<MemberId> =
             edges.iter().filter_map(|edge| self.straggler(edge)).collect();
+        if let Some(stuck) = stragglers.iter().copied().find(|id| self.is_stuck(*id)) {
+            let seconds = self.slow_since[&stuck].0.abs_diff(self.now).as_secs();
+            let name = self.name(stuck);
+            let reason =
+                format!("{name} is dropped: it is there, but has not gone on for {seconds} s");
+            self.slow_since.remove(&stuck);
+            return self.drop_member(stuck, reason, true);
+        }
         if let Some(straggler) = stragglers.first() {
             let cost = Duration::from_secs_f64(self.view_cost.unwrap_or(0.0));
             if self.now >= first + cost {
@@ -111,6 +122,24 @@ impl Coordinator {
         }
         let reason = self.why_dropped(culprit, &edges);
         self.drop_member(culprit, reason, true);
+    }
+
+    /// Whether a straggler has long had nothing to do but to come back from what it does, and others have the state. Takes note of when it became slow.
+    fn is_stuck(&mut self, id: MemberId) -> bool {
+        let Some(heartbeat) = self.members.get(&id).map(|member| &member.heartbeat) else {
+            return false;
+        };
+        let grains = STUCK_GRAINS * heartbeat.seconds_per_grain.unwrap_or(0.0);
+        let patience = Duration::try_from_secs_f64(grains).unwrap_or(Duration::MAX).max(STUCK);
+        let here = (self.now, heartbeat.steps);
+        let since = self.slow_since.entry(id).or_insert(here);
+        if since.1 != here.1 {
+            *since = here;
+        }
+        let since = since.0;
+        self.now >= since.saturating_add(patience)
+            && self.in_view().len() > 1
+            && !self.holds_alone(id)
     }
 
     /// Both ends of a connection, as people read it.

@@ -3,6 +3,7 @@
 mod meshes;
 mod rests;
 mod returning;
+mod stalls;
 
 use std::time::Duration;
 
