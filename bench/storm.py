@@ -278,6 +278,8 @@ def kills(arguments, folder, calm):
                 n_stops += 1
         storm_seconds = time.time() - start
         was_running = cluster.is_running()
+        if events:
+            raise Failed(f"kills: the run was over after {len(done)} kills and {n_stops} stops, {len(events)} short: more epochs are needed (--epochs)")
         for name in stopped:
             cluster.workers[name].send_signal(signal.SIGCONT)
         cluster.wait()
@@ -289,7 +291,7 @@ def kills(arguments, folder, calm):
         if ended_early:
             raise Failed(f"workers {ended_early} ended by themselves: {cluster.tail()}")
         return {"kills": len(done), "stops": n_stops, "storm_seconds": round(storm_seconds, 1), "outlived_the_storm": was_running,
-                "not_fired": len(events), "views": sum("goes on from step" in line for _, line in cluster.said),
+                "views": sum("goes on from step" in line for _, line in cluster.said),
                 "restarts_from_checkpoint": restarts, "steps_seen": len(steps), "steps_seen_once": len(set(steps)), **figures}
 
 

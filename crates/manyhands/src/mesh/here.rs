@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::labels::{Clock, Label, ShownSpan, labels, shown};
 use super::spread::Spread;
 use super::team::{GrainInputs, Team, TeamStep};
+use super::worker::SecondsByKind;
 use crate::checkpoint::NamedTensor;
 use crate::error::Error;
 use crate::model::LABEL;
@@ -30,6 +31,8 @@ pub(crate) struct MeshHere<'a> {
     /// The numbers and sizes of steps that are under way.
     under_way: VecDeque<(u64, usize)>,
     spans: Vec<(u64, Vec<Vec<ShownSpan>>)>,
+    /// Where the time of all workers went.
+    seconds: SecondsByKind,
 }
 
 /// Steps that may be handed over before the first is done.
@@ -62,7 +65,15 @@ impl<'a> MeshHere<'a> {
             clock: Clock::look(),
             under_way: VecDeque::new(),
             spans: Vec::new(),
+            seconds: SecondsByKind::default(),
         }
+    }
+
+    /// The share of their time for which workers waited for each other, exchanges included.
+    pub(crate) fn waiting(&self) -> f64 {
+        let SecondsByKind { compute, send, receive, exchange, commit } = self.seconds;
+        let waited = receive + exchange + commit;
+        waited / (waited + compute + send).max(f64::MIN_POSITIVE)
     }
 
     /// Has what workers did be kept after each step, for a timeline.
@@ -121,6 +132,7 @@ impl<'a> Steps<'a> for MeshHere<'a> {
     fn finish(&mut self) -> Result<f32, Error> {
         let outcome = self.team.finish()?;
         self.n_done += 1;
+        outcome.outcomes.iter().for_each(|one| self.seconds.add(&one.seconds));
         let (number, size) = self.under_way.pop_front().ok_or(Error::NoStep)?;
         if let Some(names) = self.names.as_ref().and_then(|names| names.get(size)) {
             let each = outcome.spans.iter().zip(names);

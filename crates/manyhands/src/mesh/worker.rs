@@ -97,7 +97,16 @@ pub struct Span {
 }
 
 impl SecondsByKind {
-    fn add(&mut self, span: &Span) {
+    /// Adds those of another step or worker.
+    pub(super) fn add(&mut self, other: &SecondsByKind) {
+        self.compute += other.compute;
+        self.send += other.send;
+        self.receive += other.receive;
+        self.exchange += other.exchange;
+        self.commit += other.commit;
+    }
+
+    fn add_span(&mut self, span: &Span) {
         let seconds = (span.end - span.start).as_secs_f64();
         *match span.kind {
             SpanKind::Compute => &mut self.compute,
@@ -362,7 +371,7 @@ impl MeshWorker {
             })?;
             let kind = instruction.kind();
             let span = Span { action: *action, kind, start, end: Instant::now() };
-            outcome.seconds.add(&span);
+            outcome.seconds.add_span(&span);
             watch(span);
         }
         self.stopped = None;

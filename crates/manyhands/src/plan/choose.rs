@@ -6,8 +6,11 @@ use crate::job::bytes_in_words;
 /// A candidate on several workers must be at least so much faster than one worker to be worth it.
 const WORTH_IT: f64 = 1.05;
 
-/// The place of the one to take, and one sentence. The fastest of those that fit; one worker where distributing gains next to nothing. Layers are split
-/// only where nothing else fits: it changes the last bits of results.
+/// Of candidates that differ by less than this the first is taken, which is the simplest.
+const ALIKE: f64 = 1.03;
+
+/// The place of the one to take, and one sentence. The fastest of those that fit, or a simpler one that is hardly slower; one worker where distributing gains next to nothing. Layers are
+/// split only where nothing else fits: it changes the last bits of results.
 pub fn choose(predictions: &[Predicted], limit: Option<u64>) -> (Option<usize>, String) {
     let keeps_bits = |idx: usize| predictions[idx].candidate.mesh.tensor == 1;
     let any_keeps = (0..predictions.len()).any(|idx| predictions[idx].fits && keeps_bits(idx));
@@ -18,6 +21,8 @@ pub fn choose(predictions: &[Predicted], limit: Option<u64>) -> (Option<usize>, 
     let fastest =
         fitting().min_by(|&a, &b| predictions[a].seconds.total_cmp(&predictions[b].seconds));
     let Some(fastest) = fastest else { return (None, nothing_fits(predictions, limit)) };
+    let is_alike = |idx: &usize| predictions[*idx].seconds <= ALIKE * predictions[fastest].seconds;
+    let fastest = fitting().find(is_alike).unwrap_or(fastest);
     let alone = fitting().find(|&idx| predictions[idx].candidate.mesh.n_workers() == 1);
     let ms = |idx: usize| format!("{:.2} ms a step", predictions[idx].seconds * 1e3);
     let name = |idx: usize| &predictions[idx].candidate.name;

@@ -1,18 +1,20 @@
-//! Workers that share one model: their programs are made as training would make them, what each does by itself is rehearsed, and the rest of a step is
-//! simulated with what messages take here.
+//! Workers that share one model: their programs are made as training would make them, and some steps are done with them. Where that is too much, what each worker does by itself is
+//! rehearsed, and the rest of a step is simulated with what messages take here.
 
 use std::sync::Barrier;
 
 use manyhands_device::CpuDevice;
-use manyhands_program::mesh::{Costs, Mesh, WorkerProgram, simulate, traffic};
+use manyhands_program::mesh::{Costs, WorkerProgram, simulate, traffic};
 
 use super::Rates;
 use super::predicted::{Memory, Timed};
+use super::trial::Trial;
 use super::workload::{CountedStep, Workload, counted_seconds};
 use crate::cluster::PlanPrograms;
 use crate::error::Error;
 use crate::job::MeshPlan;
-use crate::mesh::{MeshError, MeshWorker, Room, Spread, spread};
+use crate::mesh::{MeshError, MeshHere, MeshWorker, Room, Spread, Team, linked, spread};
+use crate::train::{Session, SetUp};
 
 /// How often a worker rehearses its step, after once that finds cold caches.
 const REHEARSALS: usize = 8;
@@ -60,18 +62,54 @@ impl Meshed {
     /// The time of a full step.
     pub(super) fn time(
         &self,
-        mesh: Mesh,
         workload: &Workload<'_>,
         rates: &Rates,
         counted: CountedStep,
     ) -> Result<Timed, Error> {
         let Some(full) = self.sizes.first() else { return Ok(Timed::default()) };
-        let (n_workers, n_cores) = (mesh.n_workers(), workload.n_cores.max(1));
+        let n_workers = self.rooms.len();
+        let sent = full.workers.iter().map(|worker| traffic(worker).sent()).max().unwrap_or(0);
         let threads = workload.threads(n_workers);
+        let all: u64 = self.rooms.iter().map(Room::total).sum();
+        let trial = workload.trial_of(n_workers).filter(|_| workload.can_measure(counted, all));
+        let tried = trial.map(|trial| self.try_steps(trial, threads)).transpose()?.flatten();
+        let (seconds, waiting, is_measured) = match tried {
+            Some((seconds, waiting)) => (seconds, waiting, true),
+            None => self.simulate(full, workload, rates, counted)?,
+        };
+        let reason = format!("workers wait {:.0} % of the time", 100.0 * waiting);
+        Ok(Timed { seconds, threads, sent_bytes: sent as u64, is_measured, reason })
+    }
+
+    /// Does some steps as training would. The seconds of one, and the share of their time for which workers waited.
+    fn try_steps(&self, trial: &Trial<'_>, threads: usize) -> Result<Option<(f64, f64)>, Error> {
+        let workers = self.rooms.len();
+        let programs = (0..workers).map(|worker| self.programs(worker)).collect();
+        let mut team = Team::start(programs, threads, linked(workers)?)?;
+        team.init(SEED)?;
+        let set_up = SetUp { workers, threads, reason: String::new() };
+        let sizes = self.sizes.iter().map(|one| one.n_samples).collect();
+        // Nobody is answered.
+        let answering =
+            Session::new(trial.recipe, &SetUp { workers: 1, threads: 1, ..set_up.clone() })?;
+        let mut steps = MeshHere::new(trial.recipe, team, sizes, set_up, answering);
+        let seconds = trial.seconds(&mut steps)?;
+        Ok(seconds.map(|seconds| (seconds, steps.waiting())))
+    }
+
+    /// Simulates a step from what each worker takes by itself and what messages take. The seconds, the share of them for which workers wait, and whether workers were run for it.
+    fn simulate(
+        &self,
+        full: &Spread,
+        workload: &Workload<'_>,
+        rates: &Rates,
+        counted: CountedStep,
+    ) -> Result<(f64, f64, bool), Error> {
+        let (n_workers, n_cores) = (self.rooms.len(), workload.n_cores.max(1));
         let at_once: u64 = self.rooms.iter().take(n_cores).map(Room::total).sum();
         let is_measured = workload.can_measure(counted, at_once);
         let own = match is_measured {
-            true => self.rehearse(threads, n_cores)?,
+            true => self.rehearse(workload.threads(n_workers), n_cores)?,
             false => Vec::new(),
         };
         let busy: f64 = own.iter().flatten().sum();
@@ -84,11 +122,8 @@ impl Meshed {
         // Whoever hands steps over needs a core too: where all have a worker, the workers wait for it one after the other.
         let handed_over = if n_workers < n_cores { 1 } else { n_workers };
         let seconds = step + rates.handing_over * handed_over as f64;
-        let sent = full.workers.iter().map(|worker| traffic(worker).sent()).max().unwrap_or(0);
         let waiting = simulated.waiting.iter().sum::<f64>() / n_workers as f64;
-        let share = 100.0 * waiting / simulated.seconds.max(f64::MIN_POSITIVE);
-        let reason = format!("workers wait {share:.0} % of the time");
-        Ok(Timed { seconds, threads, sent_bytes: sent as u64, is_measured, reason })
+        Ok((seconds, waiting / simulated.seconds.max(f64::MIN_POSITIVE), is_measured))
     }
 
     /// By worker and action: the seconds that it takes by itself. As many workers as there are cores run side by side, for they share caches.

@@ -1,8 +1,8 @@
 //! The planner: what each strategy would take of memory and time, before anything is trained.
 //!
-//! Memory is counted from layouts that are made on paper, by the code that training lays out with. Times follow from runs on this machine: one worker and
-//! replicas do a step with zeros (`replicas.rs`); workers that share a model rehearse what each does by itself, and the step of all is simulated
-//! (`meshed.rs`). Where a step is too large to be run, operations are counted. [`choose()`] takes the fastest that fits, with a reason.
+//! Memory is counted from layouts that are made on paper, by the code that training lays out with. Times follow from runs on this machine: some steps of the job are done as
+//! training would do them (`trial.rs`). Of more workers than that is done with, or where there are too few samples for a step, each rehearses what it does by itself, and the step of
+//! all is simulated (`meshed.rs`). Where a step is too large to be run, operations are counted. [`choose()`] takes the fastest that fits, with a reason.
 
 mod choose;
 mod limit;
@@ -10,6 +10,7 @@ mod meshed;
 mod predicted;
 mod rates;
 mod replicas;
+mod trial;
 mod workload;
 
 pub use choose::choose;
@@ -17,6 +18,7 @@ pub(crate) use limit::does_not_fit;
 pub(crate) use meshed::Meshed;
 pub use predicted::{Memory, Predicted};
 pub use rates::Rates;
+pub(crate) use trial::Trial;
 pub(crate) use workload::Workload;
 
 use manyhands_program::mesh::Mesh;
@@ -109,7 +111,7 @@ pub(crate) fn plan(
         let predicted = match memory_of(workload, &candidate, counted, memory_limit) {
             Ok((memory, meshed)) => {
                 let timed = match &meshed {
-                    Some(meshed) => meshed.time(candidate.mesh, workload, &rates, counted)?,
+                    Some(meshed) => meshed.time(workload, &rates, counted)?,
                     None => workload.time_of_replicas(candidate.mesh.data, counted, memory)?,
                 };
                 is_measured &= timed.is_measured;

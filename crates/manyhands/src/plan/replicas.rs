@@ -6,10 +6,12 @@ use manyhands_device::{CpuDevice, Isa, PaperDevice, StepExecutor};
 use manyhands_program::{GrainAction, Op, RATE, Role, STEP, tree_schedule};
 
 use super::predicted::{Memory, Timed};
+use super::trial::Trial;
 use super::workload::{CountedStep, Workload};
 use crate::error::Error;
 use crate::initial::initial_value;
 use crate::mesh::process_bytes;
+use crate::train::{Here, Purpose, Session, SetUp};
 
 /// How often a step is run, after one that finds cold caches; the fastest counts, for others may use the machine too.
 const TRIES: usize = 8;
@@ -81,6 +83,11 @@ impl Workload<'_> {
     }
 
     fn run_replicas(&self, n_workers: usize, n_threads: usize) -> Result<f64, Error> {
+        if let Some(trial) = self.trial_of(n_workers)
+            && let Some(seconds) = trial.seconds(&mut replicas(trial, n_workers, n_threads)?)?
+        {
+            return Ok(seconds);
+        }
         let Some(size) = self.sizes.first() else { return Ok(0.0) };
         let of = size.training();
         let device = CpuDevice::with_lanes(n_workers, n_threads, Isa::detect())?;
@@ -108,4 +115,13 @@ impl Workload<'_> {
         }
         Ok(best)
     }
+}
+
+/// Steps on so many workers of this process that each have the whole model.
+fn replicas<'a>(trial: &Trial<'a>, workers: usize, threads: usize) -> Result<Here<'a>, Error> {
+    let set_up = SetUp { workers, threads, reason: String::new() };
+    let mut session = Session::new(trial.recipe, &set_up)?;
+    session.plan(Purpose::Train, trial.recipe.batch)?;
+    session.initialise(SEED)?;
+    Ok(Here::new(session))
 }

@@ -49,6 +49,14 @@ fn the_fastest_is_chosen_with_a_reason() {
 }
 
 #[test]
+fn of_those_that_are_hardly_slower_the_simplest_is_chosen() {
+    let (chosen, advice) = choose(&all([(0.080, 10), (0.041, 10), (0.040, 6)], None), None);
+    assert_eq!(chosen, Some(1), "{advice}");
+    let (chosen, advice) = choose(&all([(0.080, 10), (0.042, 10), (0.040, 6)], None), None);
+    assert_eq!(chosen, Some(2), "{advice}");
+}
+
+#[test]
 fn one_worker_is_enough_where_distributing_would_be_slower() {
     let (chosen, advice) = choose(&all([(1e-6, 10), (3e-6, 10), (2e-6, 6)], None), None);
     assert_eq!(chosen, Some(0));

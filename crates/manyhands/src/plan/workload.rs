@@ -8,6 +8,7 @@ use manyhands_program::mesh::MeasuredCosts;
 use manyhands_program::{Cost, Program, is_sum, split_grains};
 
 use super::Rates;
+use super::trial::Trial;
 use crate::cluster::PlanPrograms;
 use crate::error::Error;
 use crate::job::{DistributeSpec, MeshPlan};
@@ -19,6 +20,9 @@ const LONGEST_STEP: f64 = 4.0;
 /// The share of the machine's memory that measuring may take.
 const ROOM_TO_MEASURE: f64 = 0.5;
 
+/// So many workers are started to try steps, and as many as there are cores: each has a link to each other.
+const MOST_TRIED: usize = 8;
+
 /// What is planned.
 pub(crate) struct Workload<'a> {
     /// The programs of full steps, and of an epoch's last where it is shorter.
@@ -29,6 +33,8 @@ pub(crate) struct Workload<'a> {
     pub(crate) threads: Option<usize>,
     /// Cores that workers share.
     pub(crate) n_cores: usize,
+    /// The samples that steps are tried with, where there are some.
+    pub(super) trial: Option<Trial<'a>>,
     /// What operations take, once that was measured: by tensor parts and threads.
     costs: RefCell<BTreeMap<(usize, usize), KnownCosts>>,
 }
@@ -51,8 +57,18 @@ impl<'a> Workload<'a> {
         let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
         let wanted =
             MeshPlan { recompute: distribute.recompute, mirror: false, ..MeshPlan::default() };
-        let costs = RefCell::default();
-        Workload { sizes, wanted, threads: distribute.threads, n_cores, costs }
+        let (trial, costs) = (None, RefCell::default());
+        Workload { sizes, wanted, threads: distribute.threads, n_cores, trial, costs }
+    }
+
+    /// The same, whose steps are tried with these samples.
+    pub(crate) fn tried_with(self, trial: Trial<'a>) -> Workload<'a> {
+        Workload { trial: Some(trial), ..self }
+    }
+
+    /// The samples to try steps with on so many workers, where as many are started for it.
+    pub(super) fn trial_of(&self, n_workers: usize) -> Option<&Trial<'a>> {
+        self.trial.as_ref().filter(|_| n_workers <= self.n_cores.max(MOST_TRIED))
     }
 
     /// A plan that knows what operations take here, where its pipeline is to be cut by that. It is measured once for all plans.

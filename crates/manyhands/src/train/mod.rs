@@ -22,13 +22,13 @@ mod step_times;
 mod steps;
 mod strategy;
 
-pub(crate) use epoch::{StepBatch, order_of};
+pub(crate) use epoch::{EpochBatches, StepBatch, order_of};
 pub use event::{Callback, Control, Evaluated, Event, Planned, SetUp, StepDone};
 pub use measure::Measures;
 pub(crate) use measure::measure;
 pub(crate) use recipe::{Purpose, Recipe, target_of};
 pub(crate) use session::Session;
-pub(crate) use steps::{Step, Steps};
+pub(crate) use steps::{Here, Step, Steps};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -41,7 +41,7 @@ use crate::checkpoint::{CheckpointError, CheckpointFolder, CheckpointWriter, Dam
 use crate::cluster::{ClusterAddress, plan_programs};
 use crate::error::Error;
 use crate::job::{Draft, Job, Strategy};
-use crate::plan::{Plan, Workload, plan};
+use crate::plan::{Plan, Trial, Workload, plan};
 use crate::registry::Registry;
 use crate::report::Report;
 
@@ -260,7 +260,7 @@ impl Trainer {
         let opened = Opened::new(self)?;
         let distribute = &self.job.distribute;
         let sizes = plan_programs(&opened.recipe, opened.data.train.n_samples())?;
-        let workload = Workload::new(distribute, &sizes);
+        let workload = Workload::new(distribute, &sizes).tried_with(opened.trial(&self.job));
         let n_workers = n_workers.or(distribute.n_workers_said()).unwrap_or(workload.n_cores);
         plan(&workload, n_workers, memory_limit.or(distribute.memory_bytes()))
     }
@@ -296,6 +296,14 @@ struct Opened {
     data: Data,
     recipe: Recipe,
     seconds: f64,
+}
+
+impl Opened {
+    /// The samples that the planner tries steps with.
+    fn trial(&self, job: &Job) -> Trial<'_> {
+        let order = order_of(&job.data, job.train.seed, 0);
+        Trial { recipe: &self.recipe, part: &self.data.train, order }
+    }
 }
 
 impl Opened {
