@@ -131,7 +131,7 @@ pub enum Doing {
     Nothing,
     /// Has stopped for a view.
     Stopped,
-    /// Copies state.
+    /// Copies state, or gives it to others that do.
     Copying,
     /// Runs grains.
     Computing,

@@ -117,6 +117,10 @@ impl Link for WatchedLink {
         self.link.room_is_writable()
     }
 
+    fn keep_near(&mut self) {
+        self.link.keep_near();
+    }
+
     fn can_lend(&self) -> bool {
         self.link.can_lend()
     }

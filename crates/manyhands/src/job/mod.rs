@@ -297,7 +297,7 @@ pub enum Strategy {
     Tensor,
     /// As `all_reduce`, with the optimizer's state, gradients or parameters (`level`) spread over the workers. The model is that of one worker.
     Sharded,
-    /// The fastest of what fits in memory, by counted work and measured rates; said with the alternatives. See `manyhands plan`.
+    /// The fastest of what fits in memory, by steps that are tried; said with the alternatives. See `manyhands plan`.
     Auto,
 }
 

@@ -6,7 +6,7 @@ use crate::job::bytes_in_words;
 /// A candidate on several workers must be at least so much faster than one worker to be worth it.
 const WORTH_IT: f64 = 1.05;
 
-/// Of candidates that differ by less than this the first is taken, which is the simplest.
+/// Of candidates on several workers that are slower than the fastest by less than this the first is taken, which is the simplest.
 const ALIKE: f64 = 1.03;
 
 /// The place of the one to take, and one sentence. The fastest of those that fit, or a simpler one that is hardly slower; one worker where distributing gains next to nothing. Layers are
@@ -26,23 +26,35 @@ pub fn choose(predictions: &[Predicted], limit: Option<u64>) -> (Option<usize>, 
     let alone = fitting().find(|&idx| predictions[idx].candidate.mesh.n_workers() == 1);
     let ms = |idx: usize| format!("{:.2} ms a step", predictions[idx].seconds * 1e3);
     let name = |idx: usize| &predictions[idx].candidate.name;
+    let is_alike = |idx: &usize| {
+        let one = &predictions[*idx];
+        one.candidate.mesh.n_workers() > 1 && one.seconds <= ALIKE * predictions[fastest].seconds
+    };
+    let taken = fitting().find(is_alike).unwrap_or(fastest);
+    let is_what = |those: &str| match taken == fastest {
+        true => format!("the fastest{those}"),
+        false => format!("hardly slower than {}, and simpler", name(fastest)),
+    };
     let Some(alone) = alone else {
         let sentence = format!(
-            "{} is the fastest that fits, with {} and {} for each worker; one worker would not have the memory",
-            name(fastest),
-            ms(fastest),
-            bytes_in_words(predictions[fastest].memory_bytes)
+            "{} is {}, with {} and {} for each worker; one worker would not have the memory",
+            name(taken),
+            is_what(" that fits"),
+            ms(taken),
+            bytes_in_words(predictions[taken].memory_bytes)
         );
-        return (Some(fastest), sentence);
+        return (Some(taken), sentence);
     };
     let gain = predictions[alone].seconds / predictions[fastest].seconds.max(f64::MIN_POSITIVE);
     if alone != fastest && gain >= WORTH_IT {
+        let gain = predictions[alone].seconds / predictions[taken].seconds.max(f64::MIN_POSITIVE);
         let sentence = format!(
-            "{} is the fastest, with {}: {gain:.2} times as fast as one worker",
-            name(fastest),
-            ms(fastest)
+            "{} is {}, with {}: {gain:.2} times as fast as one worker",
+            name(taken),
+            is_what(""),
+            ms(taken)
         );
-        return (Some(fastest), sentence);
+        return (Some(taken), sentence);
     }
     let others = fitting().filter(|&idx| idx != alone);
     let next = others.min_by(|&a, &b| predictions[a].seconds.total_cmp(&predictions[b].seconds));

@@ -8,7 +8,7 @@ use manyhands_program::mesh::{Costs, WorkerProgram, simulate, traffic};
 
 use super::Rates;
 use super::predicted::{Memory, Timed};
-use super::trial::Trial;
+use super::tryout::Tryout;
 use super::workload::{CountedStep, Workload, counted_seconds};
 use crate::cluster::PlanPrograms;
 use crate::error::Error;
@@ -65,14 +65,14 @@ impl Meshed {
         workload: &Workload<'_>,
         rates: &Rates,
         counted: CountedStep,
+        tryout: Option<&Tryout<'_>>,
     ) -> Result<Timed, Error> {
         let Some(full) = self.sizes.first() else { return Ok(Timed::default()) };
         let n_workers = self.rooms.len();
         let sent = full.workers.iter().map(|worker| traffic(worker).sent()).max().unwrap_or(0);
         let threads = workload.threads(n_workers);
-        let all: u64 = self.rooms.iter().map(Room::total).sum();
-        let trial = workload.trial_of(n_workers).filter(|_| workload.can_measure(counted, all));
-        let tried = trial.map(|trial| self.try_steps(trial, threads)).transpose()?.flatten();
+        // A system that has no threads or links for it is no reason not to plan.
+        let tried = tryout.and_then(|tryout| self.try_steps(tryout, threads).ok().flatten());
         let (seconds, waiting, is_measured) = match tried {
             Some((seconds, waiting)) => (seconds, waiting, true),
             None => self.simulate(full, workload, rates, counted)?,
@@ -82,7 +82,7 @@ impl Meshed {
     }
 
     /// Does some steps as training would. The seconds of one, and the share of their time for which workers waited.
-    fn try_steps(&self, trial: &Trial<'_>, threads: usize) -> Result<Option<(f64, f64)>, Error> {
+    fn try_steps(&self, tryout: &Tryout<'_>, threads: usize) -> Result<Option<(f64, f64)>, Error> {
         let workers = self.rooms.len();
         let programs = (0..workers).map(|worker| self.programs(worker)).collect();
         let mut team = Team::start(programs, threads, linked(workers)?)?;
@@ -91,9 +91,9 @@ impl Meshed {
         let sizes = self.sizes.iter().map(|one| one.n_samples).collect();
         // Nobody is answered.
         let answering =
-            Session::new(trial.recipe, &SetUp { workers: 1, threads: 1, ..set_up.clone() })?;
-        let mut steps = MeshHere::new(trial.recipe, team, sizes, set_up, answering);
-        let seconds = trial.seconds(&mut steps)?;
+            Session::new(tryout.recipe, &SetUp { workers: 1, threads: 1, ..set_up.clone() })?;
+        let mut steps = MeshHere::new(tryout.recipe, team, sizes, set_up, answering);
+        let seconds = tryout.seconds(&mut steps)?;
         Ok(seconds.map(|seconds| (seconds, steps.waiting())))
     }
 

@@ -1,8 +1,8 @@
 //! The planner: what each strategy would take of memory and time, before anything is trained.
 //!
 //! Memory is counted from layouts that are made on paper, by the code that training lays out with. Times follow from runs on this machine: some steps of the job are done as
-//! training would do them (`trial.rs`). Of more workers than that is done with, or where there are too few samples for a step, each rehearses what it does by itself, and the step of
-//! all is simulated (`meshed.rs`). Where a step is too large to be run, operations are counted. [`choose()`] takes the fastest that fits, with a reason.
+//! training would do them (`tryout.rs`). Of more workers than that is done with, or where an epoch has too few steps, one worker and replicas do a step with zeros (`replicas.rs`), and those that share a model
+//! rehearse what each does by itself, of which the step of all is simulated (`meshed.rs`). Where a step is too large to be run, operations are counted. [`choose()`] takes the fastest that fits, with a reason.
 
 mod choose;
 mod limit;
@@ -10,7 +10,7 @@ mod meshed;
 mod predicted;
 mod rates;
 mod replicas;
-mod trial;
+mod tryout;
 mod workload;
 
 pub use choose::choose;
@@ -18,7 +18,7 @@ pub(crate) use limit::does_not_fit;
 pub(crate) use meshed::Meshed;
 pub use predicted::{Memory, Predicted};
 pub use rates::Rates;
-pub(crate) use trial::Trial;
+pub(crate) use tryout::Tryout;
 pub(crate) use workload::Workload;
 
 use manyhands_program::mesh::Mesh;
@@ -101,6 +101,8 @@ pub(crate) fn plan(
 ) -> Result<Plan, Error> {
     let rates = Rates::measure(n_workers)?;
     let counted = workload.counted(&rates)?;
+    // All in the same way, or they could not be compared.
+    let tryout = workload.tryout_for(n_workers, counted)?;
     let mut is_measured = true;
     let mut predictions = Vec::new();
     let machine = Machine::look().usable_memory_bytes();
@@ -111,8 +113,10 @@ pub(crate) fn plan(
         let predicted = match memory_of(workload, &candidate, counted, memory_limit) {
             Ok((memory, meshed)) => {
                 let timed = match &meshed {
-                    Some(meshed) => meshed.time(workload, &rates, counted)?,
-                    None => workload.time_of_replicas(candidate.mesh.data, counted, memory)?,
+                    Some(meshed) => meshed.time(workload, &rates, counted, tryout)?,
+                    None => {
+                        workload.time_of_replicas(candidate.mesh.data, counted, memory, tryout)?
+                    }
                 };
                 is_measured &= timed.is_measured;
                 Predicted::new(candidate, memory, timed, limit)

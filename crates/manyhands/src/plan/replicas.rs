@@ -6,7 +6,7 @@ use manyhands_device::{CpuDevice, Isa, PaperDevice, StepExecutor};
 use manyhands_program::{GrainAction, Op, RATE, Role, STEP, tree_schedule};
 
 use super::predicted::{Memory, Timed};
-use super::trial::Trial;
+use super::tryout::Tryout;
 use super::workload::{CountedStep, Workload};
 use crate::error::Error;
 use crate::initial::initial_value;
@@ -61,15 +61,16 @@ impl Workload<'_> {
         n_workers: usize,
         counted: CountedStep,
         memory: Memory,
+        tryout: Option<&Tryout<'_>>,
     ) -> Result<Timed, Error> {
         let n_grains = self.n_grains();
         let n_threads = self.threads(n_workers);
         let reason = format!("{n_grains} grain(s), {} a worker", n_grains.div_ceil(n_workers));
         if self.can_measure(counted, memory.total() * n_workers as u64) {
-            let mut best = (self.run_replicas(n_workers, n_threads)?, n_threads);
+            let mut best = (self.run_replicas(n_workers, n_threads, tryout)?, n_threads);
             // Several threads are slower than one where operations are small, and training would find that out.
             if n_threads > 1 && self.threads.is_none() {
-                let alone = (self.run_replicas(n_workers, 1)?, 1);
+                let alone = (self.run_replicas(n_workers, 1, tryout)?, 1);
                 best = if alone.0 <= best.0 { alone } else { best };
             }
             let (seconds, threads) = best;
@@ -82,9 +83,14 @@ impl Workload<'_> {
         Ok(Timed { seconds, threads: n_threads, sent_bytes: 0, is_measured: false, reason })
     }
 
-    fn run_replicas(&self, n_workers: usize, n_threads: usize) -> Result<f64, Error> {
-        if let Some(trial) = self.trial_of(n_workers)
-            && let Some(seconds) = trial.seconds(&mut replicas(trial, n_workers, n_threads)?)?
+    fn run_replicas(
+        &self,
+        n_workers: usize,
+        n_threads: usize,
+        tryout: Option<&Tryout<'_>>,
+    ) -> Result<f64, Error> {
+        if let Some(tryout) = tryout
+            && let Some(seconds) = tryout.seconds(&mut replicas(tryout, n_workers, n_threads)?)?
         {
             return Ok(seconds);
         }
@@ -118,10 +124,10 @@ impl Workload<'_> {
 }
 
 /// Steps on so many workers of this process that each have the whole model.
-fn replicas<'a>(trial: &Trial<'a>, workers: usize, threads: usize) -> Result<Here<'a>, Error> {
+fn replicas<'a>(tryout: &Tryout<'a>, workers: usize, threads: usize) -> Result<Here<'a>, Error> {
     let set_up = SetUp { workers, threads, reason: String::new() };
-    let mut session = Session::new(trial.recipe, &set_up)?;
-    session.plan(Purpose::Train, trial.recipe.batch)?;
+    let mut session = Session::new(tryout.recipe, &set_up)?;
+    session.plan(Purpose::Train, tryout.recipe.batch)?;
     session.initialise(SEED)?;
     Ok(Here::new(session))
 }

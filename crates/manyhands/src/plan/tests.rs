@@ -52,8 +52,16 @@ fn the_fastest_is_chosen_with_a_reason() {
 fn of_those_that_are_hardly_slower_the_simplest_is_chosen() {
     let (chosen, advice) = choose(&all([(0.080, 10), (0.041, 10), (0.040, 6)], None), None);
     assert_eq!(chosen, Some(1), "{advice}");
+    let expected = "all_reduce x 2 is hardly slower than pipeline x 2, and simpler, with 41.00 ms";
+    assert!(advice.starts_with(expected), "{advice}");
     let (chosen, advice) = choose(&all([(0.080, 10), (0.042, 10), (0.040, 6)], None), None);
     assert_eq!(chosen, Some(2), "{advice}");
+}
+
+#[test]
+fn whether_several_workers_are_worth_it_is_judged_by_the_fastest() {
+    let (chosen, advice) = choose(&all([(0.100, 10), (0.097, 10), (0.0945, 6)], None), None);
+    assert_eq!(chosen, Some(1), "{advice}");
 }
 
 #[test]

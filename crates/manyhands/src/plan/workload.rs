@@ -8,7 +8,7 @@ use manyhands_program::mesh::MeasuredCosts;
 use manyhands_program::{Cost, Program, is_sum, split_grains};
 
 use super::Rates;
-use super::trial::Trial;
+use super::tryout::Tryout;
 use crate::cluster::PlanPrograms;
 use crate::error::Error;
 use crate::job::{DistributeSpec, MeshPlan};
@@ -20,8 +20,8 @@ const LONGEST_STEP: f64 = 4.0;
 /// The share of the machine's memory that measuring may take.
 const ROOM_TO_MEASURE: f64 = 0.5;
 
-/// So many workers are started to try steps, and as many as there are cores: each has a link to each other.
-const MOST_TRIED: usize = 8;
+/// So many workers are started to try steps, and no more: each has a link to each other.
+const MOST_TRIED: usize = 16;
 
 /// What is planned.
 pub(crate) struct Workload<'a> {
@@ -34,7 +34,7 @@ pub(crate) struct Workload<'a> {
     /// Cores that workers share.
     pub(crate) n_cores: usize,
     /// The samples that steps are tried with, where there are some.
-    pub(super) trial: Option<Trial<'a>>,
+    tryout: Option<Tryout<'a>>,
     /// What operations take, once that was measured: by tensor parts and threads.
     costs: RefCell<BTreeMap<(usize, usize), KnownCosts>>,
 }
@@ -57,18 +57,26 @@ impl<'a> Workload<'a> {
         let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
         let wanted =
             MeshPlan { recompute: distribute.recompute, mirror: false, ..MeshPlan::default() };
-        let (trial, costs) = (None, RefCell::default());
-        Workload { sizes, wanted, threads: distribute.threads, n_cores, trial, costs }
+        let (tryout, costs) = (None, RefCell::default());
+        Workload { sizes, wanted, threads: distribute.threads, n_cores, tryout, costs }
     }
 
     /// The same, whose steps are tried with these samples.
-    pub(crate) fn tried_with(self, trial: Trial<'a>) -> Workload<'a> {
-        Workload { trial: Some(trial), ..self }
+    pub(crate) fn tried_with(self, tryout: Tryout<'a>) -> Workload<'a> {
+        Workload { tryout: Some(tryout), ..self }
     }
 
-    /// The samples to try steps with on so many workers, where as many are started for it.
-    pub(super) fn trial_of(&self, n_workers: usize) -> Option<&Trial<'a>> {
-        self.trial.as_ref().filter(|_| n_workers <= self.n_cores.max(MOST_TRIED))
+    /// The samples to try steps with on one worker and on so many, where that can be done with all strategies.
+    pub(super) fn tryout_for(
+        &self,
+        n_workers: usize,
+        counted: CountedStep,
+    ) -> Result<Option<&Tryout<'a>>, Error> {
+        let tryout = self.tryout.as_ref().filter(|tryout| tryout.is_possible());
+        let Some(tryout) = tryout.filter(|_| n_workers <= MOST_TRIED) else { return Ok(None) };
+        // No strategy takes much more than as many whole models.
+        let one = self.memory_of_replicas(1, counted)?.total();
+        Ok(self.can_measure(counted, one * n_workers as u64).then_some(tryout))
     }
 
     /// A plan that knows what operations take here, where its pipeline is to be cut by that. It is measured once for all plans.

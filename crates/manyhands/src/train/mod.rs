@@ -41,7 +41,7 @@ use crate::checkpoint::{CheckpointError, CheckpointFolder, CheckpointWriter, Dam
 use crate::cluster::{ClusterAddress, plan_programs};
 use crate::error::Error;
 use crate::job::{Draft, Job, Strategy};
-use crate::plan::{Plan, Trial, Workload, plan};
+use crate::plan::{Plan, Tryout, Workload, plan};
 use crate::registry::Registry;
 use crate::report::Report;
 
@@ -260,7 +260,7 @@ impl Trainer {
         let opened = Opened::new(self)?;
         let distribute = &self.job.distribute;
         let sizes = plan_programs(&opened.recipe, opened.data.train.n_samples())?;
-        let workload = Workload::new(distribute, &sizes).tried_with(opened.trial(&self.job));
+        let workload = Workload::new(distribute, &sizes).tried_with(opened.tryout(&self.job));
         let n_workers = n_workers.or(distribute.n_workers_said()).unwrap_or(workload.n_cores);
         plan(&workload, n_workers, memory_limit.or(distribute.memory_bytes()))
     }
@@ -300,9 +300,9 @@ struct Opened {
 
 impl Opened {
     /// The samples that the planner tries steps with.
-    fn trial(&self, job: &Job) -> Trial<'_> {
+    fn tryout(&self, job: &Job) -> Tryout<'_> {
         let order = order_of(&job.data, job.train.seed, 0);
-        Trial { recipe: &self.recipe, part: &self.data.train, order }
+        Tryout { recipe: &self.recipe, part: &self.data.train, order }
     }
 }
 

@@ -187,6 +187,7 @@ impl Coordinator {
     pub(super) fn drop_member(&mut self, id: MemberId, reason: String, is_suspect: bool) {
         let is_in_view = self.in_view().contains(&id);
         let Some(member) = self.members.remove(&id) else { return };
+        self.slow_since.remove(&id);
         self.actions.push(Action::Log(Entry::Dropped { id, reason: reason.clone() }));
         if let Some(connection) = member.connection {
             self.send(connection, Order::Dropped { reason: reason.clone() });

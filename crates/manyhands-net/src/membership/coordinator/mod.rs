@@ -130,7 +130,7 @@ pub struct Coordinator {
     wanted: Option<String>,
     /// Members that get no grains of the next view's first step, since they are too slow with those they have.
     excused: BTreeSet<MemberId>,
-    /// Members that were too slow: since when, and how many steps they had behind them.
+    /// Members that were too slow, so that others did their grains: since when, and how many steps they had behind them.
     slow_since: BTreeMap<MemberId, (Duration, Option<u64>)>,
     /// Workers that were dropped for a bad connection and are not taken in again at once.
     pauses: LeftOut,
@@ -226,6 +226,7 @@ impl Coordinator {
             return;
         }
         self.members.values_mut().for_each(|member| member.arrivals.forgive(gap));
+        self.slow_since.values_mut().for_each(|(since, _)| *since += gap);
         if let Some(job) = &mut self.job {
             job.forgive(gap);
         }

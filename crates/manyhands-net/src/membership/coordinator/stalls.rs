@@ -89,11 +89,10 @@ impl Coordinator {
         let stragglers: BTreeSet<MemberId> =
             edges.iter().filter_map(|edge| self.straggler(edge)).collect();
         if let Some(stuck) = stragglers.iter().copied().find(|id| self.is_stuck(*id)) {
-            let seconds = self.slow_since[&stuck].0.abs_diff(self.now).as_secs();
-            let name = self.name(stuck);
+            let since = self.slow_since.get(&stuck).map_or(self.now, |(since, _)| *since);
+            let (name, seconds) = (self.name(stuck), self.now.saturating_sub(since).as_secs());
             let reason =
                 format!("{name} is dropped: it is there, but has not gone on for {seconds} s");
-            self.slow_since.remove(&stuck);
             return self.drop_member(stuck, reason, true);
         }
         if let Some(straggler) = stragglers.first() {
@@ -101,7 +100,7 @@ impl Coordinator {
             if self.now >= first + cost {
                 let name = self.name(*straggler);
                 self.want(format!("{name} is far slower than usual, others do its grains"));
-                self.excused = stragglers;
+                self.excuse(stragglers);
             }
             return;
         }
@@ -124,22 +123,33 @@ impl Coordinator {
         self.drop_member(culprit, reason, true);
     }
 
-    /// Whether a straggler has long had nothing to do but to come back from what it does, and others have the state. Takes note of when it became slow.
-    fn is_stuck(&mut self, id: MemberId) -> bool {
-        let Some(heartbeat) = self.members.get(&id).map(|member| &member.heartbeat) else {
+    /// Others are to do the grains of these, from now on.
+    fn excuse(&mut self, stragglers: BTreeSet<MemberId>) {
+        for id in &stragglers {
+            let steps = self.members.get(id).and_then(|member| member.heartbeat.steps);
+            let since = self.slow_since.entry(*id).or_insert((self.now, steps));
+            if since.1 != steps {
+                *since = (self.now, steps);
+            }
+        }
+        self.excused = stragglers;
+    }
+
+    /// Whether a straggler whose grains others do has long not come back from what it does, though it is there, and others have the state.
+    fn is_stuck(&self, id: MemberId) -> bool {
+        let (Some(member), Some((since, steps))) =
+            (self.members.get(&id), self.slow_since.get(&id))
+        else {
             return false;
         };
-        let grains = STUCK_GRAINS * heartbeat.seconds_per_grain.unwrap_or(0.0);
+        // Of a mesh members say no steps, and each holds another part of the state.
+        let is_meshed = self.job.as_ref().is_some_and(|job| job.standing.mesh.is_some());
+        let grains = STUCK_GRAINS * member.heartbeat.seconds_per_grain.unwrap_or(0.0);
         let patience = Duration::try_from_secs_f64(grains).unwrap_or(Duration::MAX).max(STUCK);
-        let here = (self.now, heartbeat.steps);
-        let since = self.slow_since.entry(id).or_insert(here);
-        if since.1 != here.1 {
-            *since = here;
-        }
-        let since = since.0;
-        self.now >= since.saturating_add(patience)
-            && self.in_view().len() > 1
-            && !self.holds_alone(id)
+        let is_late = self.now >= since.saturating_add(patience);
+        let is_same = member.heartbeat.steps == *steps;
+        let can_go = self.in_view().len() > 1 && !self.holds_alone(id);
+        is_late && is_same && can_go && !is_meshed
     }
 
     /// Both ends of a connection, as people read it.

@@ -28,6 +28,13 @@ pub enum Event {
         /// For whom; nobody any more if empty.
         waiting_for: Vec<Peer>,
     },
+    /// Gives its state to members that copy it, or does so no more.
+    Gives {
+        /// In which view.
+        view: ViewId,
+        /// Whether it does.
+        is_giving: bool,
+    },
     /// The sums of a step are there, and it counts; the parameters are updated next.
     StepDone {
         /// In which view.

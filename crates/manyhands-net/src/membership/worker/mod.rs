@@ -56,6 +56,8 @@ pub struct Worker {
     step_seconds: Option<f64>,
     last_step_at: Option<Duration>,
     waiting: Option<Waiting>,
+    /// Whether it gives its state to others.
+    gives: bool,
     /// Those to whom the connection failed in this view. Steps may still be completed, but sooner or later it is needed.
     broken: Vec<Peer>,
     /// What went wrong with the first of them, and since when, until it is said.
@@ -90,6 +92,7 @@ impl Worker {
             step_seconds: None,
             last_step_at: None,
             waiting: None,
+            gives: false,
             broken: Vec::new(),
             complaint: None,
             told_at: None,
@@ -306,6 +309,7 @@ impl Worker {
 
     fn start(&mut self, now: Duration, go: Go, rank: usize, actions: &mut Vec<Action>) {
         self.phase = Phase::Running;
+        self.gives = false;
         self.last_step_at = Some(now);
         actions.push(Action::Start { go: Box::new(go), rank });
     }
@@ -314,6 +318,7 @@ impl Worker {
         let of = match &event {
             Event::GrainDone { view, .. }
             | Event::Waiting { view, .. }
+            | Event::Gives { view, .. }
             | Event::StepDone { view, .. }
             | Event::StepBegun { view, .. }
             | Event::HeldUp { view, .. }
@@ -328,6 +333,7 @@ impl Worker {
         match event {
             Event::GrainDone { grain, seconds, .. } => self.grain_done(grain, seconds),
             Event::Waiting { waiting_for, .. } => self.wait(now, waiting_for),
+            Event::Gives { is_giving, .. } => self.gives = is_giving,
             Event::StepDone { steps, .. } => self.step_done(now, steps),
             Event::StepBegun { n_to_do, .. } => self.n_to_do = n_to_do,
             Event::HeldUp { by, seconds, .. } => self.held_up = Some((by, seconds.min(1e9))),
@@ -462,6 +468,7 @@ impl Worker {
             Phase::Idle => Doing::Nothing,
             Phase::Stopped => Doing::Stopped,
             Phase::Copying(_) => Doing::Copying,
+            Phase::Running if self.gives => Doing::Copying,
             Phase::Running if self.n_to_do > 0 && !self.waits_for_members() => Doing::Computing,
             Phase::Running => Doing::Exchanging,
         };

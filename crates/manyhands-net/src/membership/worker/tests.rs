@@ -201,3 +201,15 @@ fn one_that_waits_for_other_members_before_its_grains_does_not_compute() {
     worker.handle(now, waiting(vec![Peer::Driver]));
     assert_eq!(doing(&mut worker, now + 60 * TICK), Doing::Computing, "its inputs are late");
 }
+
+#[test]
+fn one_that_gives_its_state_to_others_is_no_straggler() {
+    let now = Duration::ZERO;
+    let mut worker = in_a_view(now);
+    worker.handle(now, Event::Copied { view: VIEW, steps: 0 });
+    worker.handle(now, Event::StepBegun { view: VIEW, n_to_do: 4 });
+    worker.handle(now, Event::Gives { view: VIEW, is_giving: true });
+    assert_eq!(doing(&mut worker, now + 20 * TICK), Doing::Copying);
+    worker.handle(now, Event::Gives { view: VIEW, is_giving: false });
+    assert_eq!(doing(&mut worker, now + 40 * TICK), Doing::Computing);
+}
