@@ -39,6 +39,13 @@ pub fn part_type(ty: &TensorType, along: &Along) -> Result<TensorType, AlongErro
             sizes[*axis] = runs.iter().map(Range::len).sum();
             Ok(TensorType::new(ty.dtype, Shape::from(sizes)))
         }
+        Along::AxisElements { axis, runs, elements } => {
+            let part = part_type(ty, &Along::Axis { axis: *axis, runs: runs.clone() })?;
+            match lies(elements, part.shape.n_elements()) {
+                true => Ok(TensorType::new(ty.dtype, [elements.len()])),
+                false => Err(outside()),
+            }
+        }
         _ => Err(outside()),
     }
 }
@@ -93,6 +100,10 @@ fn byte_runs(ty: &TensorType, along: &Along) -> Vec<Range<usize>> {
     match along {
         Along::Whole => std::iter::once(0..ty.n_bytes()).collect(),
         Along::Elements(run) => std::iter::once(run.start * size..run.end * size).collect(),
+        Along::AxisElements { axis, runs, elements } => {
+            let part = byte_runs(ty, &Along::Axis { axis: *axis, runs: runs.clone() });
+            bytes_of_runs(&part, elements.start * size..elements.end * size)
+        }
         Along::Axis { axis, runs } => {
             let n_outer: usize = ty.shape[..*axis].iter().product();
             let inner = ty.shape[*axis + 1..].iter().product::<usize>() * size;
@@ -104,6 +115,20 @@ fn byte_runs(ty: &TensorType, along: &Along) -> Vec<Range<usize>> {
             (0..n_outer).flat_map(of_row).collect()
         }
     }
+}
+
+/// Where some bytes lie of those that runs have, one after the other.
+fn bytes_of_runs(runs: &[Range<usize>], bytes: Range<usize>) -> Vec<Range<usize>> {
+    let mut before = 0;
+    let mut found = Vec::new();
+    for run in runs {
+        let within = bytes.start.max(before)..bytes.end.min(before + run.len());
+        if within.start < within.end {
+            found.push(run.start + within.start - before..run.start + within.end - before);
+        }
+        before += run.len();
+    }
+    found
 }
 
 #[cfg(test)]
@@ -129,10 +154,16 @@ mod tests {
     fn parts_put_together_are_the_tensor_again() {
         let whole = counted([2, 6, 3]);
         let axis = |runs| Along::Axis { axis: 1, runs };
+        let shard = |runs, elements| Along::AxisElements { axis: 1, runs, elements };
         let ways = [
             vec![Along::Whole, Along::Whole],
             vec![Along::Elements(0..20), Along::Elements(20..36)],
             vec![axis(vec![0..1, 3..4]), axis(vec![1..2, 4..5]), axis(vec![2..3, 5..6])],
+            vec![
+                shard(vec![0..1, 3..6], 0..7),
+                shard(vec![0..1, 3..6], 7..24),
+                shard(vec![1..3], 0..12),
+            ],
         ];
         for way in ways {
             let parts: Vec<(Along, Tensor)> =
@@ -143,6 +174,20 @@ mod tests {
                 assert!(matches!(error, AlongError::Missing { .. }), "{error}");
             }
         }
+    }
+
+    #[test]
+    fn a_shard_of_a_part_is_that_run_of_the_part() {
+        let (whole, part) = (counted([2, 6]), Along::Axis { axis: 1, runs: vec![1..2, 4..6] });
+        let own = part_of(&whole, &part).unwrap();
+        for run in [0..6, 0..2, 2..5, 5..6, 3..3] {
+            let along = Along::Elements(run.clone()).within(&part).unwrap();
+            let expected = part_of(&own, &Along::Elements(run)).unwrap();
+            assert_eq!(part_of(&whole, &along).unwrap(), expected);
+        }
+        let along = Along::Elements(5..7).within(&part).unwrap();
+        assert!(part_of(&whole, &along).is_err());
+        assert_eq!(Along::Elements(0..2).within(&Along::Elements(0..1)), None);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use super::along::part_type;
 use crate::op::{Init, Role, SQUARE_BLOCK};
 use crate::program::Program;
 use crate::shape::TensorType;
@@ -77,6 +78,36 @@ pub enum Along {
         /// Which part of it: runs of that axis, one after the other.
         runs: Vec<Range<usize>>,
     },
+    /// A run of the elements of what is some of it along one axis, as a tensor of one axis: a shard of a tensor part.
+    AxisElements {
+        /// Which axis.
+        axis: usize,
+        /// Which part of it: runs of that axis, one after the other.
+        runs: Vec<Range<usize>>,
+        /// The elements of that part.
+        elements: Range<usize>,
+    },
+}
+
+impl Along {
+    /// What this is of a tensor of which only a part is there.
+    pub fn within(self, part: &Along) -> Option<Along> {
+        match (self, part.clone()) {
+            (own, Along::Whole) => Some(own),
+            (Along::Whole, part) => Some(part),
+            (Along::Elements(elements), Along::Axis { axis, runs }) => {
+                Some(Along::AxisElements { axis, runs, elements })
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Holding {
+    /// The bytes of what the worker holds; none where that does not lie in the whole.
+    pub fn n_bytes(&self) -> usize {
+        part_type(&self.ty, &self.along).map_or(0, |ty| ty.n_bytes())
+    }
 }
 
 /// Where something lies on a worker.

@@ -3,9 +3,7 @@
 use manyhands_device::DeviceError;
 use manyhands_net::mail::MailError;
 use manyhands_net::transport::LinkError;
-use manyhands_program::mesh::{
-    AlongError, CutError, Fault, LowerError, Mesh, ShardError, SplitError,
-};
+use manyhands_program::mesh::{AlongError, CutError, Fault, LowerError, ShardError, SplitError};
 use manyhands_program::{ProgramError, TensorError, TensorType};
 
 /// Why a worker of a mesh cannot go on.
@@ -82,11 +80,6 @@ pub enum MeshError {
     /// The workers' programs do not fit together, which is a fault of this crate.
     #[error("the programs of the mesh's workers do not fit together: {0}")]
     Fault(Box<Fault>),
-    /// Sharding parts of layers is not built.
-    #[error(
-        "`level` spreads state over replicas that hold all of a stage, and a mesh of {mesh} splits layers too: leave out `level`, or `tensor` of the mesh"
-    )]
-    ShardedParts { mesh: Mesh },
     /// A pattern that no weight has the name of.
     #[error(
         "`distribute.split` names \"{pattern}\", and no weight is called that: `manyhands check` lists them"

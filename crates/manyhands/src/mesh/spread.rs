@@ -74,9 +74,6 @@ fn spread_one(
     cuts: &mut Cuts,
 ) -> Result<Spread, MeshError> {
     let level = plan.level.filter(|_| mesh.data > 1).map(Level::try_from).transpose()?;
-    if level.is_some() && mesh.tensor > 1 {
-        return Err(MeshError::ShardedParts { mesh });
-    }
     let parts = |program: &Program| parts_of(plan, mesh, program);
     let (split, last) = (parts(of.program)?, of.last.map(parts).transpose()?);
     let mut chunked = Vec::with_capacity(mesh.tensor);
@@ -91,13 +88,13 @@ fn spread_one(
     let kind = schedule_of(plan.schedule);
     let per_stage = plan.chunks_per_stage;
     let mut workers = lower_parts(&chunked, mesh, of.n_grains, kind, per_stage, shares)?;
-    if mesh.tensor > 1 {
-        tell_parts(&mut workers, mesh, of.program, &split);
+    if let Some(level) = level {
+        workers = shard(workers, mesh, level)?;
     }
-    let workers = match level {
-        Some(level) => shard(workers, mesh, level)?,
-        None => workers,
-    };
+    // To the programs a tensor part is a parameter like any other, whole or in shards.
+    if mesh.tensor > 1 {
+        tell_parts(&mut workers, mesh, of.program, &split)?;
+    }
     let workers = if plan.mirror { mirror(workers)? } else { workers };
     check(&workers)?;
     Ok(Spread { n_samples: of.n_samples, n_grains: of.n_grains, workers })
@@ -126,7 +123,12 @@ fn annotations(
 }
 
 /// Has holdings say what they are of the whole parameters, where each part's program knows only its own.
-fn tell_parts(workers: &mut [WorkerProgram], mesh: Mesh, whole: &Program, split: &TensorParts) {
+fn tell_parts(
+    workers: &mut [WorkerProgram],
+    mesh: Mesh,
+    whole: &Program,
+    split: &TensorParts,
+) -> Result<(), MeshError> {
     let types: BTreeMap<&str, &TensorType> =
         whole.parameters().map(|(name, _, value)| (name, whole.ty(value))).collect();
     for (worker, program) in workers.iter_mut().enumerate() {
@@ -134,10 +136,13 @@ fn tell_parts(workers: &mut [WorkerProgram], mesh: Mesh, whole: &Program, split:
         for holding in &mut program.holdings {
             let found = split.parameters.iter().find(|one| one.name == holding.name);
             if let (Some(one), Some(ty)) = (found, types.get(holding.name.as_str())) {
-                (holding.along, holding.ty) = (one.along[part].clone(), (*ty).clone());
+                let along = holding.along.clone().within(&one.along[part]);
+                let missing = || MeshError::Missing { name: holding.name.clone() };
+                (holding.along, holding.ty) = (along.ok_or_else(missing)?, (*ty).clone());
             }
         }
     }
+    Ok(())
 }
 
 /// The chunks of a program, cut where one before it was. Where parameters are gathered piece by piece, a chunk has as many pieces as it has layers, or nearly.

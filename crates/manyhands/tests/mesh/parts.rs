@@ -4,7 +4,7 @@
 use manyhands::Registry;
 use manyhands::losses::CrossEntropy;
 use manyhands::model::{InputSpec, Model, TargetSpec};
-use manyhands::program::mesh::{Along, Annotations, TensorParts, check, split};
+use manyhands::program::mesh::{Along, Annotations, TensorParts, check, shard, split};
 use manyhands::program::{Sgd, Tensor};
 use serde_json::json;
 
@@ -73,18 +73,23 @@ fn convolutions() -> Program {
 }
 
 /// What every worker does. Holdings are told what they are of the whole parameters, where each part's program knows only its own.
-fn workers(whole: &Program, mesh: Mesh) -> (Vec<WorkerProgram>, TensorParts) {
+fn workers(whole: &Program, mesh: Mesh, level: Option<u8>) -> (Vec<WorkerProgram>, TensorParts) {
     let parts = split(whole, mesh.tensor, &Annotations::default()).unwrap();
     let cutting = Cutting::balanced(mesh.pipeline);
     let chunked = parts.programs.iter().map(|part| cut(part, None, &cutting).unwrap());
     let chunked: Vec<_> = chunked.collect();
     let schedule = Schedule::OneFOneB;
-    let mut workers = lower_parts(&chunked, mesh, N_GRAINS, schedule, 1, Shares::Blocks).unwrap();
+    let shares = if level > Some(1) { Shares::Rounds } else { Shares::Blocks };
+    let mut workers = lower_parts(&chunked, mesh, N_GRAINS, schedule, 1, shares).unwrap();
+    if let Some(level) = level {
+        workers = shard(workers, mesh, level.try_into().unwrap()).unwrap();
+    }
     for (worker, program) in workers.iter_mut().enumerate() {
         for holding in &mut program.holdings {
             let of = parts.parameters.iter().find(|own| own.name == holding.name).unwrap();
             let (.., value) = whole.parameters().find(|(name, ..)| *name == holding.name).unwrap();
-            holding.along = of.along[mesh.position(worker).tensor].clone();
+            let part = &of.along[mesh.position(worker).tensor];
+            holding.along = holding.along.clone().within(part).unwrap();
             holding.ty = whole.ty(value).clone();
         }
     }
@@ -106,7 +111,7 @@ fn check_split(whole: Program, mesh: Mesh) -> Vec<String> {
         .parameters()
         .map(|(name, _, value)| (name.to_string(), whole.ty(value).clone()))
         .collect();
-    let (workers, parts) = workers(&whole, mesh);
+    let (workers, parts) = workers(&whole, mesh, None);
     let trained = Trained { program: whole, last: None, n_classes: N_CLASSES, n_grains: N_GRAINS };
     let steps = &trained.inputs()[..1];
     let (expected_losses, expected) = alone(&trained, steps);
@@ -161,4 +166,30 @@ fn an_embedding_that_is_split_trains_as_one_worker_does() {
 #[test]
 fn convolutions_that_are_split_train_as_one_worker_does() {
     check_all(convolutions, &["conv0/kernel", "conv1/kernel"]);
+}
+
+#[test]
+fn parts_that_replicas_share_out_train_to_the_same_bits() {
+    let wide = || program(&["dense 256 relu", "dense 192 tanh", "dense 8"], numbers(&[64]), false);
+    for mesh in [(2, 1, 2), (2, 2, 2), (3, 1, 2)] {
+        let (data, pipeline, tensor) = mesh;
+        let mesh = Mesh { data, pipeline, tensor };
+        let trained =
+            Trained { program: wide(), last: None, n_classes: N_CLASSES, n_grains: N_GRAINS };
+        let steps = &trained.inputs()[..2];
+        let train = |level| {
+            let (workers, _) = workers(&trained.program, mesh, level);
+            let is_shard = |along: &Along| matches!(along, Along::AxisElements { .. });
+            let holdings = workers.iter().flat_map(|worker| &worker.holdings);
+            let n_shards = holdings.filter(|holding| is_shard(&holding.along)).count();
+            (together(workers, linked(mesh.n_workers()).unwrap(), steps), n_shards)
+        };
+        let (expected, none) = train(None);
+        assert_eq!(none, 0);
+        for level in 1..=3 {
+            let (found, n_shards) = train(Some(level));
+            assert!(n_shards > 0, "{mesh}, level {level}: nothing is spread");
+            assert!(found == expected, "{mesh}, level {level}: other bits");
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{Fault, Waiting};
-use crate::mesh::{Action, Along, Into, Place, SCATTERED, WorkerProgram};
+use crate::mesh::{Action, Holding, Into, Place, SCATTERED, WorkerProgram};
 use crate::partials::is_sum;
 
 /// What actions cost, in seconds.
@@ -279,22 +279,7 @@ pub(super) fn place_bytes(worker: &WorkerProgram, place: &Place, grain: Option<u
         Place::Value(name) => value_bytes(worker, name, grain),
         Place::Parameter(name) => {
             let holding = worker.holdings.iter().find(|holding| holding.name == *name);
-            holding.map_or(0, holding_bytes)
-        }
-    }
-}
-
-/// The bytes of what a worker holds of a parameter.
-pub(super) fn holding_bytes(holding: &crate::mesh::Holding) -> usize {
-    let ty = &holding.ty;
-    let n_bytes = ty.n_bytes();
-    let n_elements = ty.shape.n_elements().max(1);
-    match &holding.along {
-        Along::Whole => n_bytes,
-        Along::Elements(run) => n_bytes / n_elements * run.len(),
-        Along::Axis { axis, runs } => {
-            let whole: usize = ty.shape.get(*axis).copied().unwrap_or(1).max(1);
-            n_bytes / whole * runs.iter().map(ExactSizeIterator::len).sum::<usize>()
+            holding.map_or(0, Holding::n_bytes)
         }
     }
 }

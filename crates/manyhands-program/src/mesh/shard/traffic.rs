@@ -2,9 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::super::{Action, Along, Into, Place, SCATTERED, WorkerProgram};
+use super::super::{Action, Holding, Into, Place, SCATTERED, WorkerProgram};
 use crate::partials::is_sum;
-use crate::shape::TensorType;
 
 /// Bytes that one worker sends in a step, and that it holds from step to step.
 ///
@@ -31,7 +30,7 @@ impl Traffic {
 
 /// What a worker's program moves and holds. Totals that all have afterwards, and all-reduces, count as a reduce-scatter and a gather: what no algorithm stays below.
 pub fn traffic(worker: &WorkerProgram) -> Traffic {
-    let held = worker.holdings.iter().map(|holding| held_bytes(&holding.along, &holding.ty)).sum();
+    let held = worker.holdings.iter().map(Holding::n_bytes).sum();
     let mut traffic = Traffic { held, ..Traffic::default() };
     let types = worker.value_types();
     let value_bytes = |name: &str| types.get(&(name, false)).map_or(0, |ty| ty.n_bytes());
@@ -39,7 +38,7 @@ pub fn traffic(worker: &WorkerProgram) -> Traffic {
         Place::Value(name) => value_bytes(name),
         Place::Parameter(name) => {
             let holding = worker.holdings.iter().find(|holding| holding.name == *name);
-            holding.map_or(0, |holding| held_bytes(&holding.along, &holding.ty))
+            holding.map_or(0, Holding::n_bytes)
         }
     };
     let output_bytes = |piece: usize, is_wanted: &dyn Fn(&str) -> bool| -> usize {
@@ -83,16 +82,4 @@ pub fn traffic(worker: &WorkerProgram) -> Traffic {
 /// What all but one of so many equal shards take.
 fn others_share(n_bytes: usize, n_members: usize) -> usize {
     n_bytes / n_members.max(1) * n_members.saturating_sub(1)
-}
-
-/// The bytes that a worker has of a parameter.
-fn held_bytes(along: &Along, ty: &TensorType) -> usize {
-    match along {
-        Along::Whole => ty.n_bytes(),
-        Along::Elements(run) => run.len() * ty.dtype.size(),
-        Along::Axis { axis, runs } => {
-            let own: usize = runs.iter().map(ExactSizeIterator::len).sum();
-            ty.n_bytes() / ty.shape.get(*axis).copied().unwrap_or(1).max(1) * own
-        }
-    }
 }

@@ -24,6 +24,10 @@ impl Unit {
             Along::Whole => String::new(),
             Along::Elements(run) => format!("elements {} to {}", run.start, run.end),
             Along::Axis { axis, runs } => format!("axis {axis}: {runs:?}"),
+            Along::AxisElements { axis, runs, elements } => {
+                let (start, end) = (elements.start, elements.end);
+                format!("axis {axis}: {runs:?}, elements {start} to {end}")
+            }
         };
         // What is kept for another worker is what that one holds.
         let name = name.strip_prefix(MIRROR).unwrap_or(name).to_string();
