@@ -1,6 +1,7 @@
 //! Models that are spread over workers, some of which are lost, leave or come: the model is that of one worker, byte for byte.
 
-use crate::fleet::{Fleet, assert_calm, scene_for_servers};
+use crate::fleet::{Fleet, assert_calm, ledger, scene_for_servers};
+use crate::seen::wide_scene;
 
 const PIPELINE: [&str; 4] =
     ["--set", "distribute.strategy=pipeline", "--set", "distribute.stages=2"];
@@ -100,6 +101,30 @@ fn a_lost_shard_without_a_mirror_comes_from_the_last_checkpoint() {
         let level: Vec<&str> = level.iter().map(String::as_str).collect();
         check_killed(3, &level, true);
     }
+}
+
+#[test]
+fn a_lost_shard_of_a_tensor_part_comes_from_its_mirror() {
+    let scene = wide_scene(8_009, 6);
+    // The sums of tensor parts have an order of their own, so that is what it must come to.
+    let mesh = ["--set", "distribute.mesh={data=2,tensor=2}"];
+    let alone = ["train", "job.toml", "--out", "calm", "--threads", "1", "--quiet"];
+    scene.succeed(&[&alone[..], &mesh].concat());
+    let mut fleet = Fleet::start(&scene, 4);
+    fleet.wait_for_members(4);
+    let level = ["--set", "distribute.level=3"];
+    fleet.train("out", &[&mesh[..], &level, &MIRROR].concat());
+    fleet.wait_for_steps(100);
+    let victim = one_of_the_mesh(&mut fleet);
+    fleet.kill(&victim);
+    fleet.worker("new");
+    assert_eq!(fleet.wait("driver"), 0, "{}", fleet.words());
+    assert!(fleet.said("driver").contains("closed"), "nobody noticed: {}", fleet.words());
+    assert!(!went_back(&fleet), "{}", fleet.words());
+    let model = |out: &str| scene.read(&format!("{out}/model.safetensors"));
+    assert!(model("calm") == model("out"), "other bytes: {}", fleet.words());
+    let losses = |out: &str| ledger(&scene, out)["extra"]["losses"].clone();
+    assert_eq!(losses("calm"), losses("out"));
 }
 
 #[test]

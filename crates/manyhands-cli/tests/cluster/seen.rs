@@ -8,7 +8,7 @@ use crate::scene::{JOB, Scene, table};
 use crate::{check_processes, points};
 
 /// A job whose sums are so many bytes that they are not simply sent: two runs of types, and chance.
-fn wide_scene(n_rows: usize, n_epochs: usize) -> Scene {
+pub(crate) fn wide_scene(n_rows: usize, n_epochs: usize) -> Scene {
     let scene = Scene::empty();
     scene.write("train.csv", table(n_rows));
     let layers = r#"["dense 300 relu", "batch_norm", "dropout 0.3", "dense 300 tanh", "dense 2"]"#;
