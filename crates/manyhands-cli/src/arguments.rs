@@ -154,8 +154,8 @@ pub(crate) struct Check {
 
 /// Say what each strategy would take of memory and time, without training.
 ///
-/// Reads the job and the data, builds the model, and measures this machine for about a second: the job's own step on one worker and on several, a matrix product, memory, a link. Then
-/// a line for each strategy and mesh: bytes of the worker that takes most (parameters, the optimizer's state, gradients, what lies between), whether that fits, and the milliseconds of a step, each worker having one core;
+/// Reads the job and the data, builds the model, and measures this machine: some steps of the job with each strategy, for about a second each, with up to 16 workers; a matrix product, memory, a link. Then
+/// a line for each strategy and mesh: bytes of the worker that takes most (parameters, the optimizer's state, gradients, what lies between), whether that fits, and the milliseconds of a step, the cores of this machine shared out among the workers;
 /// and one sentence: which to take, or that one worker is enough.
 ///
 /// With --json one object: `n_workers`, `n_cores`, `n_grains`, `memory_limit`, `rates` (`products`, `others` in operations a second, `memory`, `link` in bytes a second, `link_seconds`), `is_measured`,
@@ -390,8 +390,8 @@ pub(crate) struct BenchCollectives {
     /// Ranks.
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub processes: usize,
-    /// Bytes that each rank brings, one measurement each.
-    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20])]
+    /// Bytes that each rank brings, one measurement each; several with commas or spaces between them.
+    #[arg(long, value_name = "BYTES", num_args = 1.., value_delimiter = ',', default_values_t = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20])]
     pub sizes: Vec<usize>,
     /// How it is done: auto, direct, halving_doubling, hierarchical or ring.
     #[arg(long, value_name = "NAME", default_value = "direct")]

@@ -387,8 +387,9 @@ impl Error {
             | Error::Secret(_)
             | Error::ParametersLost { .. }
             | Error::Tables(_)
-            | Error::Mesh(_)
             | Error::System(_) => ErrorClass::Cluster,
+            Error::Mesh(error) if error.is_of_the_model() => ErrorClass::Model,
+            Error::Mesh(_) => ErrorClass::Cluster,
             Error::NoStep
             | Error::OtherSums { .. }
             | Error::TooLarge { .. }

@@ -94,7 +94,9 @@ pub enum SecretError {
         place: String,
     },
     /// No variable.
-    #[error("the environment variable {SECRET_VARIABLE} is not set")]
+    #[error(
+        "no secret is given: name the file that has it (`--secret FILE`), or set the environment variable {SECRET_VARIABLE}"
+    )]
     NotSet,
     /// The system's source of randomness or the hash is not available.
     #[error("this system gives no random bytes for a new secret")]

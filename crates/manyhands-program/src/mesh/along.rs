@@ -162,7 +162,7 @@ mod tests {
             vec![
                 shard(vec![0..1, 3..6], 0..7),
                 shard(vec![0..1, 3..6], 7..24),
-                shard(vec![1..3], 0..12),
+                shard(std::iter::once(1..3).collect(), 0..12),
             ],
         ];
         for way in ways {

@@ -165,6 +165,16 @@ pub enum CheckError {
         /// The axis that it lacks.
         axis: &'static str,
     },
+    /// A level without replicas.
+    #[error(
+        "`distribute.level` = {level} shares state out over replicas, and a mesh of {mesh} has one: take more workers along `data`, fewer `stages`, or leave `level` out"
+    )]
+    NoReplicas {
+        /// The level.
+        level: u8,
+        /// The mesh.
+        mesh: Mesh,
+    },
     /// A pipeline that does not come out even.
     #[error(
         "`distribute.stages` = {stages} cannot be shared out over {n_workers} workers; {} would fit",
@@ -232,6 +242,7 @@ impl CheckError {
             CheckError::Separator { .. } => "data.separator",
             CheckError::Replication { .. } => "distribute.replication",
             CheckError::MeshWorkers { .. } | CheckError::MeshWithout { .. } => "distribute.mesh",
+            CheckError::NoReplicas { .. } => "distribute.level",
             CheckError::Stages { .. } => "distribute.stages",
             CheckError::Cuts { .. } => "distribute.cut",
             CheckError::NothingToMirror { .. } => "distribute.mirror",

@@ -246,7 +246,7 @@ impl fmt::Display for MeshPlan {
         if self.mesh.pipeline > 1 {
             write!(f, ", {}", self.schedule.word())?;
         }
-        if let Some(level) = self.level {
+        if let Some(level) = self.level.filter(|_| self.mesh.data > 1) {
             write!(f, ", sharded at level {level}")?;
         }
         match self.recompute {
@@ -265,6 +265,9 @@ impl MeshPlan {
         if !self.cut.is_empty() && self.cut.len() + 1 != n_chunks {
             let (n_cuts, n_workers) = (self.cut.len(), self.mesh.n_workers());
             return Err(CheckError::Cuts { n_cuts, n_chunks, n_workers });
+        }
+        if let Some(level) = self.level.filter(|_| data == 1 && self.mesh.n_workers() > 1) {
+            return Err(CheckError::NoReplicas { level, mesh: self.mesh });
         }
         let is_alone = self.level.is_some() || data == 1;
         if self.mirror && (!is_alone || self.mesh.n_workers() == 1) {

@@ -49,7 +49,7 @@ pub enum MeshError {
     ParameterType { name: String, expected: TensorType, found: TensorType },
     /// Parts of a parameter are not what they should be.
     #[error("the parameter `{name}`: {source}")]
-    Part { name: String, source: AlongError },
+    Part { name: String, source: Box<AlongError> },
     /// A plan that the worker does not have.
     #[error("worker {worker} has {n} plans, and none with the number {plan}")]
     NoPlan { worker: usize, plan: usize, n: usize },
@@ -91,6 +91,12 @@ pub enum MeshError {
 }
 
 impl MeshError {
+    /// Whether the model cannot be spread as the job says, whoever takes part.
+    pub(crate) fn is_of_the_model(&self) -> bool {
+        use MeshError::{Cut, Lower, NothingToSplit, Shard, Split};
+        matches!(self, Cut(_) | Lower(_) | NothingToSplit { .. } | Shard(_) | Split(_))
+    }
+
     /// The worker because of which it failed, where letters tell.
     pub fn culprit(&self) -> Option<usize> {
         match self {

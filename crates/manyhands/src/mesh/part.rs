@@ -23,7 +23,7 @@ pub fn held_type(holding: &Holding) -> Result<TensorType, MeshError> {
 }
 
 fn wrong_part(holding: &Holding, source: mesh::AlongError) -> MeshError {
-    MeshError::Part { name: own_name(holding).to_string(), source }
+    MeshError::Part { name: own_name(holding).to_string(), source: Box::new(source) }
 }
 
 /// The name of the parameter that it is part of; what is kept for another worker goes by a name of its own.

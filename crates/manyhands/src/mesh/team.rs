@@ -16,8 +16,11 @@ use super::part::{HeldPart, whole_tensors};
 use super::worker::{MeshWorker, Span, StepInput, StepOutcome};
 use crate::checkpoint::NamedTensor;
 
-/// Room of the links between threads, in bytes: values of most layers have room at once, so that nobody waits for a worker that computes.
+/// Room of a link between threads, in bytes, where there are few: values of most layers have room at once, so that nobody waits for a worker that computes.
 const CAPACITY: usize = 4 << 20;
+/// Room of all links of a worker, where there are many, and the least of one.
+const ALL_CAPACITY: usize = 12 << 20;
+const LEAST_CAPACITY: usize = 256 << 10;
 
 /// The links of all workers: by worker, one to each other.
 pub type AllLinks = Vec<Vec<Option<Box<dyn Link>>>>;
@@ -307,8 +310,11 @@ fn work(
 /// In-process links between all of so many workers.
 pub fn linked(n: usize) -> Result<AllLinks, MeshError> {
     let mut links: AllLinks = (0..n).map(|_| (0..n).map(|_| None).collect()).collect();
+    let capacity = (ALL_CAPACITY / n.max(1)).clamp(LEAST_CAPACITY, CAPACITY);
+    // A ring has a power of two.
+    let capacity = 1 << capacity.ilog2();
     for (a, b) in (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b))) {
-        let pair = in_process::pair(CAPACITY);
+        let pair = in_process::pair(capacity);
         let (one, other) = pair.map_err(|source| MeshError::NoLink { a, b, source })?;
         links[a][b] = Some(Box::new(one));
         links[b][a] = Some(Box::new(other));

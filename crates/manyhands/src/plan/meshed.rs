@@ -71,8 +71,11 @@ impl Meshed {
         let n_workers = self.rooms.len();
         let sent = full.workers.iter().map(|worker| traffic(worker).sent()).max().unwrap_or(0);
         let threads = workload.threads(n_workers);
-        // A system that has no threads or links for it is no reason not to plan.
-        let tried = tryout.and_then(|tryout| self.try_steps(tryout, threads).ok().flatten());
+        let tried = match tryout.map(|tryout| self.try_steps(tryout, threads)) {
+            Some(Err(stopped @ Error::StoppedBefore)) => return Err(stopped),
+            // A system that has no threads or links for it is no reason not to plan.
+            tried => tried.and_then(Result::ok).flatten(),
+        };
         let (seconds, waiting, is_measured) = match tried {
             Some((seconds, waiting)) => (seconds, waiting, true),
             None => self.simulate(full, workload, rates, counted)?,

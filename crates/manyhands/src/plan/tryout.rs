@@ -13,6 +13,8 @@ const LONG_COLD: Duration = Duration::from_secs(1);
 /// So many are measured at least, and no more once that has taken so long.
 const LEAST: usize = 4;
 const ENOUGH: Duration = Duration::from_millis(400);
+/// Nor once all of it has taken so long: where epochs are short, most of the time goes into beginning them.
+const ENOUGH_IN_ALL: Duration = Duration::from_millis(1200);
 /// Of long steps fewer are enough.
 const LEAST_LONG: usize = 2;
 const LONG: Duration = Duration::from_secs(2);
@@ -28,6 +30,8 @@ pub(crate) struct Tryout<'a> {
     pub(crate) recipe: &'a Recipe,
     pub(crate) part: &'a Part,
     pub(crate) order: Order,
+    /// Whether somebody wants it to end.
+    pub(crate) should_stop: &'a dyn Fn() -> bool,
 }
 
 /// When steps ended.
@@ -55,10 +59,13 @@ impl Tryout<'_> {
     pub(super) fn seconds(&self, steps: &mut dyn Steps<'_>) -> Result<Option<f64>, Error> {
         let (mut ends, mut n_submitted) = (Ends::default(), 0);
         ends.began = Some(Instant::now());
-        while self.is_possible() && !ends.are_enough() {
+        while self.is_possible() && !ends.are_enough(Instant::now()) {
             let mut batches = EpochBatches::new(self.part, self.order, self.recipe.batch, 0);
             let mut under_way = 0;
             for _ in 0..self.steps_per_epoch() {
+                if (self.should_stop)() {
+                    return Err(Error::StoppedBefore);
+                }
                 let Some(batch) = batches.next(steps.wants_samples()) else { return Ok(None) };
                 n_submitted += 1;
                 let (number, batch) = (n_submitted, batch?);
@@ -69,7 +76,7 @@ impl Tryout<'_> {
                     under_way -= 1;
                     ends.note(Instant::now());
                 }
-                if ends.are_enough() {
+                if ends.are_enough(Instant::now()) {
                     break;
                 }
             }
@@ -97,9 +104,11 @@ impl Ends {
         }
     }
 
-    fn are_enough(&self) -> bool {
+    fn are_enough(&self, now: Instant) -> bool {
         let n = self.intervals.len();
-        (n >= LEAST && self.measured >= ENOUGH) || (n >= LEAST_LONG && self.measured >= LONG)
+        let in_all = self.began.map_or(Duration::ZERO, |began| now - began);
+        let is_enough = self.measured >= ENOUGH || in_all >= ENOUGH_IN_ALL;
+        (n >= LEAST && is_enough) || (n >= LEAST_LONG && self.measured >= LONG)
     }
 }
 
@@ -129,7 +138,8 @@ mod tests {
             ends.last = None;
         }
         let found = median_of_runs(&ends.intervals).map(|seconds| (seconds * 1e4).round() / 10.0);
-        assert_eq!((found, ends.are_enough()), (expected, are_enough), "{ends:?}");
+        let last = epochs.iter().copied().flatten().max().map_or(at(0), |ms| at(*ms));
+        assert_eq!((found, ends.are_enough(last)), (expected, are_enough), "{ends:?}");
     }
 
     #[test]
@@ -138,6 +148,15 @@ mod tests {
         check(&[&[500, 700, 710, 720, 730], &[990, 1000, 1010]], Some(10.0), false);
         let many: Vec<u64> = (0..60).map(|step| 10 * step).collect();
         check(&[&many], Some(10.0), true);
+    }
+
+    #[test]
+    fn short_epochs_come_to_an_end() {
+        let epoch = |first: u64| vec![first, first + 10];
+        let epochs: Vec<Vec<u64>> = (0..6).map(|epoch_idx| epoch(210 * epoch_idx)).collect();
+        let epochs: Vec<&[u64]> = epochs.iter().map(Vec::as_slice).collect();
+        check(&epochs, Some(10.0), false);
+        check(&[&epochs[..], &[&[1260, 1270]]].concat(), Some(10.0), true);
     }
 
     #[test]

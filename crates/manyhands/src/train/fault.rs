@@ -1,18 +1,74 @@
 //! Where a loss that is not a number came from. Training is deterministic, so the steps since the last checkpoint are done
 //! again, up to the one that failed, and that one is looked into: which layer first gave something that is not finite.
 
+use manyhands_data::Batch;
 use manyhands_program::Tensor;
 
+use super::Purpose;
+use super::event::SetUp;
+use super::run::Run;
 use super::session::Session;
+use crate::checkpoint::{CheckpointError, State};
 use crate::error::Error;
 use crate::model::{PROBED_GRADIENT, PROBED_LAYER};
 
+impl Run<'_> {
+    /// The loss of the step at hand is not finite: finds out where that began.
+    pub(super) fn not_finite(&mut self, batch: &Batch, set_up: &SetUp) -> Result<Error, Error> {
+        let step = self.state.step as usize + 1;
+        self.warn(&format!(
+            "the loss of step {step} is not a finite number; the steps since the last checkpoint are done again to find out \
+             where that began"
+        ));
+        self.saver.flush();
+        self.poll_saver()?;
+        let seed = self.job.train.seed;
+        let mut session = Session::new(self.recipe, set_up)?;
+        session.plan(Purpose::Train, self.full_batch())?;
+        let mut state = match self.writer.folder().latest(Some(&self.fingerprint)) {
+            Ok((checkpoint, _)) => {
+                session.load(&checkpoint.tensors)?;
+                checkpoint.state
+            }
+            Err(CheckpointError::NoCheckpoint { .. }) => {
+                session.initialise(seed)?;
+                State::default()
+            }
+            Err(error) => return Err(error.into()),
+        };
+        // The same steps again, to the one before.
+        while state.step < self.state.step {
+            let first = state.batch as usize;
+            let order = self.order(state.epoch);
+            for batch in self.opened.data.train.batches(order, self.recipe.batch, first) {
+                if state.step == self.state.step || (self.should_stop)() {
+                    break;
+                }
+                let before = state.step;
+                let history = self.state.history.iter().filter(|past| past.step <= before);
+                let monitored = self.judge.monitored(&history.cloned().collect::<Vec<_>>());
+                let rate = self.rate(before as usize, &monitored);
+                let plan = session.prepare_step(&batch?, rate, seed, before + 1)?;
+                session.step(plan)?;
+                state.step += 1;
+            }
+            (state.epoch, state.batch) = (state.epoch + 1, 0);
+            if (self.should_stop)() {
+                let place = "where it began was not looked for to the end".to_string();
+                return Ok(Error::NotFinite {
+                    step,
+                    place,
+                    rate: self.rate(step - 1, &self.monitored),
+                });
+            }
+        }
+        let place = first_not_finite(&mut session, batch, (seed, step as u64))?;
+        Ok(Error::NotFinite { step, place, rate: self.rate(step - 1, &self.monitored) })
+    }
+}
+
 /// Names the first thing in a step that is not finite: a weight, the output of a layer, or a gradient.
-pub(crate) fn first_not_finite(
-    session: &mut Session,
-    batch: &manyhands_data::Batch,
-    at: (u64, u64),
-) -> Result<String, Error> {
+fn first_not_finite(session: &mut Session, batch: &Batch, at: (u64, u64)) -> Result<String, Error> {
     for named in session.tensors()? {
         if !is_finite(&named.tensor) {
             return Ok(format!(

@@ -4,6 +4,7 @@
 //! what a job comes to (`recipe.rs`), the samples of an epoch (`epoch.rs`), who does the steps (`steps.rs`), the model on a device (`session.rs`), how many workers (`set_up.rs`), measuring
 //! (`measure.rs`), judging (`judge.rs`), saving (`saver.rs`), what the model was meanwhile (`glimpses.rs`), and finding where a NaN came from (`fault.rs`).
 
+mod begin;
 mod epoch;
 mod event;
 mod fault;
@@ -12,6 +13,7 @@ mod glimpses;
 mod judge;
 mod measure;
 mod pace;
+mod places;
 mod recipe;
 mod records;
 mod run;
@@ -32,7 +34,7 @@ pub(crate) use steps::{Here, Step, Steps};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use manyhands_data::{Data, DataSpec, Encoding, HeldOut, Order, Part, Source, is_url};
 use manyhands_device::KERNEL_SET;
@@ -235,7 +237,7 @@ impl Trainer {
                 let damage = Damage::Content { expected, reason };
                 CheckpointError::Damaged { path: report, damage }.into()
             }),
-            _ => run::run_to_the_end(self),
+            _ => begin::run_to_the_end(self),
         }
     }
 
@@ -260,7 +262,9 @@ impl Trainer {
         let opened = Opened::new(self)?;
         let distribute = &self.job.distribute;
         let sizes = plan_programs(&opened.recipe, opened.data.train.n_samples())?;
-        let workload = Workload::new(distribute, &sizes).tried_with(opened.tryout(&self.job));
+        let should_stop = || self.stop.load(Ordering::Relaxed);
+        let tryout = opened.tryout(&self.job, &should_stop);
+        let workload = Workload::new(distribute, &sizes).tried_with(tryout);
         let n_workers = n_workers.or(distribute.n_workers_said()).unwrap_or(workload.n_cores);
         plan(&workload, n_workers, memory_limit.or(distribute.memory_bytes()))
     }
@@ -300,9 +304,9 @@ struct Opened {
 
 impl Opened {
     /// The samples that the planner tries steps with.
-    fn tryout(&self, job: &Job) -> Tryout<'_> {
+    fn tryout<'a>(&'a self, job: &Job, should_stop: &'a dyn Fn() -> bool) -> Tryout<'a> {
         let order = order_of(&job.data, job.train.seed, 0);
-        Tryout { recipe: &self.recipe, part: &self.data.train, order }
+        Tryout { recipe: &self.recipe, part: &self.data.train, order, should_stop }
     }
 }
 

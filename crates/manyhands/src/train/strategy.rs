@@ -49,7 +49,8 @@ impl Run<'_> {
     fn choose(&mut self) -> Result<Decided, Error> {
         let distribute = &self.job.distribute;
         let sizes = plan_programs(self.recipe, self.planned.n_samples)?;
-        let workload = Workload::new(distribute, &sizes).tried_with(self.opened.tryout(self.job));
+        let workload = Workload::new(distribute, &sizes)
+            .tried_with(self.opened.tryout(self.job, self.should_stop));
         let n_workers = distribute.n_workers_said().unwrap_or(workload.n_cores);
         let found = plan(&workload, n_workers, distribute.memory_bytes())?;
         let Some(chosen) = found.chosen.and_then(|idx| found.predictions.get(idx)).cloned() else {

@@ -18,7 +18,7 @@ pub enum CutError {
     NoChunks,
     /// There are not so many operations.
     #[error(
-        "{n_chunks} chunks are too many: the way to the loss has {most} operations behind which it can be cut, so at most {most} chunks"
+        "{n_chunks} chunks are too many: the way to the loss has {most} operations behind which it can be cut, so at most {most} chunks; fewer stages, or fewer chunks at each, would do"
     )]
     TooManyChunks {
         /// How many were asked for.

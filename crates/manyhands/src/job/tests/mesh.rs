@@ -91,6 +91,10 @@ fn keys_of_meshes_stand_with_what_uses_them() {
         "`distribute.mirror` has nothing to do with data 4: without `distribute.level` every replica holds all of the state; leave it out",
     );
     check(
+        &["distribute.strategy=pipeline", "distribute.workers=2", "distribute.level=2"],
+        "`distribute.level` = 2 shares state out over replicas, and a mesh of pipeline 2 has one: take more workers along `data`, fewer `stages`, or leave `level` out",
+    );
+    check(
         &["distribute.mesh={pipeline=2}", "distribute.level=2"],
         "`distribute.level` needs replicas that share state: the strategy `sharded`, or a mesh with `data` above 1; set `distribute.strategy`",
     );

@@ -251,7 +251,7 @@ fn refusals_say_what_would_fit() {
     ];
     expect![[r#"
         a program is cut into at least 1 chunk, not 0
-        1000 chunks are too many: the way to the loss has 13 operations behind which it can be cut, so at most 13 chunks
+        1000 chunks are too many: the way to the loss has 13 operations behind which it can be cut, so at most 13 chunks; fewer stages, or fewer chunks at each, would do
         there is no layer `dense7` to cut before; there are dense0, dense1, dense2, head
         `dense0` is where the model begins, so a cut before it leaves the first chunk empty; name a later layer
         3 chunks take 2 named layers to cut before, one less than there are chunks; 1 given

@@ -67,7 +67,9 @@ impl<'a> Workers<'a> {
                 let own = match &holding.along {
                     Along::Whole => whole.clone(),
                     Along::Elements(run) => run_of(whole, run),
-                    Along::Axis { .. } => panic!("the tests split nothing"),
+                    Along::Axis { .. } | Along::AxisElements { .. } => {
+                        panic!("the tests split nothing")
+                    }
                 };
                 (holding.name.clone(), own)
             });
