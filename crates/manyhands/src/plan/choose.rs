@@ -21,8 +21,6 @@ pub fn choose(predictions: &[Predicted], limit: Option<u64>) -> (Option<usize>, 
     let fastest =
         fitting().min_by(|&a, &b| predictions[a].seconds.total_cmp(&predictions[b].seconds));
     let Some(fastest) = fastest else { return (None, nothing_fits(predictions, limit)) };
-    let is_alike = |idx: &usize| predictions[*idx].seconds <= ALIKE * predictions[fastest].seconds;
-    let fastest = fitting().find(is_alike).unwrap_or(fastest);
     let alone = fitting().find(|&idx| predictions[idx].candidate.mesh.n_workers() == 1);
     let ms = |idx: usize| format!("{:.2} ms a step", predictions[idx].seconds * 1e3);
     let name = |idx: usize| &predictions[idx].candidate.name;
