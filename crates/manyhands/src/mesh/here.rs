@@ -3,9 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use manyhands_program::mesh::WorkerProgram;
+
 use super::labels::{Clock, Label, ShownSpan, labels, shown};
 use super::spread::Spread;
-use super::team::{GrainInputs, Team, TeamStep};
+use super::team::{GrainInputs, Team, TeamStep, linked};
 use super::worker::SecondsByKind;
 use crate::checkpoint::NamedTensor;
 use crate::error::Error;
@@ -39,20 +41,25 @@ pub(crate) struct MeshHere<'a> {
 const DEPTH: usize = 2;
 
 impl<'a> MeshHere<'a> {
-    /// A team that has its parameters; `sizes` are the numbers of samples of its programs' steps, in their order.
-    pub(crate) fn new(
+    /// Starts a team for the programs of all sizes of steps. Parameters are zeros until [`MeshHere::init`] or [`MeshHere::load`].
+    pub(crate) fn start(
         recipe: &'a Recipe,
-        team: Team,
-        sizes: Vec<usize>,
+        spread: &[Spread],
         set_up: SetUp,
         answering: Session<'a>,
-    ) -> MeshHere<'a> {
+    ) -> Result<MeshHere<'a>, Error> {
+        let of_worker = |worker: usize| -> Vec<WorkerProgram> {
+            spread.iter().map(|one| one.workers[worker].clone()).collect()
+        };
+        let programs = (0..set_up.workers).map(of_worker).collect();
+        let team = Team::start(programs, set_up.threads, linked(set_up.workers)?)?;
+        let sizes = spread.iter().map(|one| one.n_samples).collect();
         let places = recipe.encoding.inputs();
         let place = |name: &str| places.iter().position(|one| one.name == name);
         let inputs = recipe.model.inputs();
         let inputs = inputs.filter_map(|input| Some((input.name.clone(), place(&input.name)?)));
         let inputs = Arc::new(inputs.collect());
-        MeshHere {
+        Ok(MeshHere {
             recipe,
             team,
             sizes,
@@ -66,7 +73,17 @@ impl<'a> MeshHere<'a> {
             under_way: VecDeque::new(),
             spans: Vec::new(),
             seconds: SecondsByKind::default(),
-        }
+        })
+    }
+
+    /// Gives parameters their first values.
+    pub(crate) fn init(&mut self, seed: u64) -> Result<(), Error> {
+        Ok(self.team.init(seed)?)
+    }
+
+    /// Gives parameters the values of whole tensors.
+    pub(crate) fn load(&mut self, tensors: &[NamedTensor]) -> Result<(), Error> {
+        Ok(self.team.load(tensors)?)
     }
 
     /// The share of their time for which workers waited for each other, exchanges included.

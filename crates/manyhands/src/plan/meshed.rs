@@ -13,7 +13,7 @@ use super::workload::{CountedStep, Workload, counted_seconds};
 use crate::cluster::PlanPrograms;
 use crate::error::Error;
 use crate::job::MeshPlan;
-use crate::mesh::{MeshError, MeshHere, MeshWorker, Room, Spread, Team, linked, spread};
+use crate::mesh::{MeshError, MeshHere, MeshWorker, Room, Spread, spread};
 use crate::train::{Session, SetUp};
 
 /// How often a worker rehearses its step, after once that finds cold caches.
@@ -72,9 +72,9 @@ impl Meshed {
         let sent = full.workers.iter().map(|worker| traffic(worker).sent()).max().unwrap_or(0);
         let threads = workload.threads(n_workers);
         let tried = match tryout.map(|tryout| self.try_steps(tryout, threads)) {
-            Some(Err(stopped @ Error::StoppedBefore)) => return Err(stopped),
             // A system that has no threads or links for it is no reason not to plan.
-            tried => tried.and_then(Result::ok).flatten(),
+            Some(Err(Error::Mesh(_))) | None => None,
+            Some(tried) => tried?,
         };
         let (seconds, waiting, is_measured) = match tried {
             Some((seconds, waiting)) => (seconds, waiting, true),
@@ -86,16 +86,12 @@ impl Meshed {
 
     /// Does some steps as training would. The seconds of one, and the share of their time for which workers waited.
     fn try_steps(&self, tryout: &Tryout<'_>, threads: usize) -> Result<Option<(f64, f64)>, Error> {
-        let workers = self.rooms.len();
-        let programs = (0..workers).map(|worker| self.programs(worker)).collect();
-        let mut team = Team::start(programs, threads, linked(workers)?)?;
-        team.init(SEED)?;
-        let set_up = SetUp { workers, threads, reason: String::new() };
-        let sizes = self.sizes.iter().map(|one| one.n_samples).collect();
+        let set_up = SetUp { workers: self.rooms.len(), threads, reason: String::new() };
         // Nobody is answered.
-        let answering =
-            Session::new(tryout.recipe, &SetUp { workers: 1, threads: 1, ..set_up.clone() })?;
-        let mut steps = MeshHere::new(tryout.recipe, team, sizes, set_up, answering);
+        let alone = SetUp { workers: 1, threads: 1, reason: String::new() };
+        let answering = Session::new(tryout.recipe, &alone)?;
+        let mut steps = MeshHere::start(tryout.recipe, &self.sizes, set_up, answering)?;
+        steps.init(SEED)?;
         let seconds = tryout.seconds(&mut steps)?;
         Ok(seconds.map(|seconds| (seconds, steps.waiting())))
     }

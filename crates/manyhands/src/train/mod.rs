@@ -28,6 +28,7 @@ pub(crate) use epoch::{EpochBatches, StepBatch, order_of};
 pub use event::{Callback, Control, Evaluated, Event, Planned, SetUp, StepDone};
 pub use measure::Measures;
 pub(crate) use measure::measure;
+pub(crate) use pace::{MeasuredSteps, Pace};
 pub(crate) use recipe::{Purpose, Recipe, target_of};
 pub(crate) use session::Session;
 pub(crate) use steps::{Here, Step, Steps};

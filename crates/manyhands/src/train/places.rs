@@ -10,7 +10,7 @@ use crate::checkpoint::NamedTensor;
 use crate::cluster::{ClusterAddress, DataOffer, DriverPlan, PlanPrograms, Remote, plan_programs};
 use crate::error::Error;
 use crate::job::{MeshPlan, Strategy};
-use crate::mesh::{MeshHere, Team, linked, spread};
+use crate::mesh::{MeshHere, spread};
 use crate::report::Report;
 use crate::timeline::TIMELINE_STEPS;
 
@@ -96,25 +96,10 @@ impl<'a> Run<'a> {
         let threads = self.job.distribute.threads.unwrap_or((n_cores / n_workers).max(1));
         let reason = chosen.map_or_else(|| plan.to_string(), |chosen| chosen.reason);
         let mut set_up = SetUp { workers: n_workers, threads, reason };
-        let here = SetUp { workers: 1, threads: n_cores, reason: String::new() };
-        let mut answering = Session::new(self.recipe, &here)?;
-        answering.plan(Purpose::Train, self.full_batch())?;
-        let tensors = match tensors {
-            Some(tensors) => tensors,
-            None => {
-                answering.initialise(self.job.train.seed)?;
-                answering.tensors()?
-            }
-        };
-        let of_worker = |worker: usize| {
-            spread.iter().map(|one| one.workers[worker].clone()).collect::<Vec<_>>()
-        };
-        let programs = (0..n_workers).map(of_worker).collect();
-        let mut team = Team::start(programs, threads, linked(n_workers)?)?;
-        team.load(&tensors)?;
+        let (answering, tensors) = self.answering(tensors)?;
+        let mut steps = MeshHere::start(self.recipe, &spread, set_up.clone(), answering)?;
+        steps.load(&tensors)?;
         self.tell(&Event::SetUp(&set_up));
-        let sizes = spread.iter().map(|one| one.n_samples).collect();
-        let mut steps = MeshHere::new(self.recipe, team, sizes, set_up.clone(), answering);
         if self.timeline.is_some() {
             steps.keep_spans(&spread);
             self.warn(&format!("the timeline has the first {TIMELINE_STEPS} steps"));
@@ -125,6 +110,28 @@ impl<'a> Run<'a> {
             self.tell(&Event::Stopped(reason));
         }
         self.finish(&mut steps, set_up, reason)
+    }
+
+    /// A session of this process for what others train, and the state that they begin with.
+    fn answering(
+        &self,
+        tensors: Option<Vec<NamedTensor>>,
+    ) -> Result<(Session<'a>, Vec<NamedTensor>), Error> {
+        let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let here = SetUp { workers: 1, threads: n_cores, reason: String::new() };
+        let mut session = Session::new(self.recipe, &here)?;
+        session.plan(Purpose::Train, self.full_batch())?;
+        let tensors = match tensors {
+            Some(tensors) => {
+                session.load(&tensors)?;
+                tensors
+            }
+            None => {
+                session.initialise(self.job.train.seed)?;
+                session.tensors()?
+            }
+        };
+        Ok((session, tensors))
     }
 
     fn warn_of_idle_workers(&mut self, workers: usize) {
@@ -158,20 +165,7 @@ impl<'a> Run<'a> {
         }
         self.records.begin(self.recipe, self.planned.n_steps)?;
         self.warn_of_idle_workers(self.job.distribute.workers.unwrap_or(0));
-        let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let here = SetUp { workers: 1, threads: n_cores, reason: String::new() };
-        let mut session = Session::new(self.recipe, &here)?;
-        session.plan(Purpose::Train, self.full_batch())?;
-        let tensors = match tensors {
-            Some(tensors) => {
-                session.load(&tensors)?;
-                tensors
-            }
-            None => {
-                session.initialise(self.job.train.seed)?;
-                session.tensors()?
-            }
-        };
+        let (answering, tensors) = self.answering(tensors)?;
         let state = (self.state.step, tensors);
         let name = super::finish::name_of(self.writer.folder().path());
         let (n_samples, n_steps) = (self.planned.n_samples, self.planned.n_steps);
@@ -185,7 +179,7 @@ impl<'a> Run<'a> {
             None => "processes, as many as there are".to_string(),
         };
         let plan = DriverPlan::new(&self.job.distribute, n_samples, n_steps, offer, mesh);
-        let mut steps = Remote::start(self.recipe, &name, cluster, state, &plan, session)?;
+        let mut steps = Remote::start(self.recipe, &name, cluster, state, &plan, answering)?;
         let outcome = self.train_with(&mut steps, how);
         if let Err(error) = &outcome {
             steps.fail(error);
