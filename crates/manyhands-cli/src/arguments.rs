@@ -333,11 +333,12 @@ pub(crate) enum Bench {
 /// Workers sleep three quarters of the time, a straggler two thirds of its time more, so that few cores hold four of them. One line for each case (no straggler, one
 /// always, one after the other, in bursts) and setting (bsp with equal shares, ssp 1 to 16, adaptive, async): seconds, also relative to bsp, the share of the time in which workers
 /// waited, and what was reached. With a target also the seconds until it was reached, known from glimpses of the model that are measured when the run is over.
+/// Without a job, the two networks of examples/fashion.toml and examples/fashion_cnn.toml are measured, from the folder that holds them.
 #[derive(Args)]
 pub(crate) struct BenchConsistency {
     /// The job: a TOML or JSON file, with validation data.
     #[arg(value_name = "JOB", value_hint = ValueHint::FilePath)]
-    pub job: PathBuf,
+    pub job: Option<PathBuf>,
     /// Worker processes.
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub workers: usize,
@@ -347,10 +348,14 @@ pub(crate) struct BenchConsistency {
     /// What is to be reached on the validation data, such as accuracy=0.85.
     #[arg(long, value_name = "METRIC=VALUE")]
     pub target: Option<String>,
+    /// For how long one worker is the straggler before it is another, where it is not always the same.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.25)]
+    pub burst: f64,
     /// How often in an epoch the model is looked at for the time to the target.
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub glimpses: usize,
-    /// Train so often for each line, with the job's seed and those after it, and print means: the steps to a target differ much from seed to seed.
+    /// Train so often for each line, with the job's seed and those after it, and print means: the steps to a target differ much from seed to seed. Settings take
+    /// turns, so that what else happens on the machine happens to all of them.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seeds: usize,
     /// Only settings whose names begin with this, such as ssp.
@@ -361,7 +366,7 @@ pub(crate) struct BenchConsistency {
     pub case: Option<String>,
     #[command(flatten)]
     pub overrides: Overrides,
-    /// Print one line of JSON for each case and setting, with its single runs.
+    /// Print one line of JSON for each job, case and setting, with its single runs.
     #[arg(long)]
     pub json: bool,
 }

@@ -1,11 +1,13 @@
 //! `manyhands bench`.
 
-use manyhands::bench::{ConsistencyMeans, Ratios, Setting, TrainBench, TrainReport};
-use manyhands::cluster::Straggling;
-
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::Context;
+use manyhands::bench::{
+    ConsistencyBench, ConsistencyMeans, ConsistencyRun, Ratios, Setting, TrainBench, TrainReport,
+};
+use manyhands::cluster::Straggling;
 use manyhands::net::measure::{Settings, run_processes, serve_child};
 use manyhands::net::tables::traffic::significance::Significance;
 use manyhands::net::tables::traffic::{REMEMBERED_KEYS, TrafficSpec};
@@ -99,23 +101,90 @@ pub(crate) fn consistency(arguments: &BenchConsistency) -> Result<(), Failure> {
         let sentence = format!("--seeds {}: it must be from 1 to {MOST_SEEDS}", arguments.seeds);
         return Err(Failure::new(Class::Job, sentence));
     }
-    let bench = library::consistency_bench(arguments)?;
-    for case in cases {
-        let mut bsp = None;
-        // All are compared with the first.
-        let is_first = |setting: &Setting| *setting == Setting::Bsp;
-        for setting in Setting::ALL.into_iter().filter(|one| is_first(one) || is_wanted(one)) {
-            let runs = bench.runs(case, setting, arguments.seeds)?;
-            let Some(means) = ConsistencyMeans::of(&runs) else { continue };
-            let ratios = means.relative_to(bsp.get_or_insert_with(|| means.clone()));
-            if arguments.json {
-                print_json(&json!({ "means": means, "relative_to_bsp": ratios, "runs": runs }))?;
-            } else {
-                print(&line_of(&means, &ratios, arguments.target.is_some()))?;
-            }
+    // All are compared with the first.
+    let settings = Setting::ALL.into_iter();
+    let settings = settings.filter(|one| *one == Setting::Bsp || is_wanted(one)).collect();
+    let wanted = Wanted { cases, settings, n_seeds: arguments.seeds, json: arguments.json };
+    let set = &arguments.overrides.set;
+    if let Some(path) = &arguments.job {
+        let target = arguments.target.as_deref();
+        return wanted.measure(path, &library::consistency_bench(arguments, path, set, target)?);
+    }
+    for shipped in &SHIPPED {
+        let path = Path::new(shipped.job);
+        if !path.exists() {
+            let sentence = format!(
+                "{} is not here: name a job, or call this in the folder of manyhands, where it lies",
+                shipped.job
+            );
+            return Err(Failure::new(Class::Job, sentence));
         }
+        let set = shipped.set.iter().map(ToString::to_string).chain(set.iter().cloned());
+        let set: Vec<String> = set.collect();
+        let target = arguments.target.as_deref().unwrap_or(shipped.target);
+        let bench = library::consistency_bench(arguments, path, &set, Some(target))?;
+        if !arguments.json {
+            let said: Vec<String> = set.iter().map(|text| format!("--set {text}")).collect();
+            print(&format!("{} {} --target {target}", shipped.job, said.join(" ")))?;
+        }
+        wanted.measure(path, &bench)?;
     }
     Ok(())
+}
+
+/// A job that is measured where none is named.
+struct Shipped {
+    job: &'static str,
+    set: &'static [&'static str],
+    target: &'static str,
+}
+
+const SHIPPED: [Shipped; 2] = [
+    Shipped {
+        job: "examples/fashion.toml",
+        set: &["data.validation=0.2", "train.batch=512", "train.epochs=10"],
+        target: "accuracy=0.84",
+    },
+    Shipped {
+        job: "examples/fashion_cnn.toml",
+        set: &["data.validation=0.2", "train.batch=128"],
+        target: "accuracy=0.84",
+    },
+];
+
+/// Which lines of the table of consistencies are wanted, and how.
+struct Wanted {
+    cases: Vec<Straggling>,
+    settings: Vec<Setting>,
+    n_seeds: usize,
+    json: bool,
+}
+
+impl Wanted {
+    fn measure(&self, job: &Path, bench: &ConsistencyBench) -> Result<(), Failure> {
+        for case in &self.cases {
+            let mut runs: Vec<Vec<ConsistencyRun>> = vec![Vec::new(); self.settings.len()];
+            let mut bsp = None;
+            for seed in bench.seeds(self.n_seeds) {
+                for (setting, runs) in self.settings.iter().zip(&mut runs) {
+                    runs.push(bench.run(*case, *setting, seed)?);
+                    if runs.len() < self.n_seeds {
+                        continue;
+                    }
+                    let Some(means) = ConsistencyMeans::of(runs) else { continue };
+                    let ratios = means.relative_to(bsp.get_or_insert_with(|| means.clone()));
+                    if self.json {
+                        print_json(&json!({
+                            "job": job, "means": means, "relative_to_bsp": ratios, "runs": runs,
+                        }))?;
+                    } else {
+                        print(&line_of(&means, &ratios, bench.has_target()))?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The line of a setting in the table of consistencies.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use manyhands::bench::{BenchPlaces, ConsistencyBench};
+use manyhands::bench::{BenchSetup, ConsistencyBench};
 use manyhands::cluster::{
     ClusterAddress, Launched, LocalCluster, LocalWorkers, Route, Secret, launched,
 };
@@ -55,16 +55,23 @@ fn job(path: &Path, set: &[String], seed: Option<u64>) -> Result<Job, Failure> {
     Ok(draft.job().map_err(Error::from)?)
 }
 
-/// A measurement of consistencies with a job.
-pub(crate) fn consistency_bench(arguments: &BenchConsistency) -> Result<ConsistencyBench, Failure> {
-    let job = job(&arguments.job, &arguments.overrides.set, None)?;
-    let places = BenchPlaces {
-        folder: arguments.job.parent().unwrap_or(Path::new("")).to_path_buf(),
+/// A measurement of consistencies with a job in a file, to which something is set, and a target.
+pub(crate) fn consistency_bench(
+    arguments: &BenchConsistency,
+    path: &Path,
+    set: &[String],
+    target: Option<&str>,
+) -> Result<ConsistencyBench, Failure> {
+    let job = job(path, set, None)?;
+    let setup = BenchSetup {
+        folder: path.parent().unwrap_or(Path::new("")).to_path_buf(),
         scratch: std::env::temp_dir().join(format!("manyhands-bench-{}", std::process::id())),
         n_workers: arguments.workers,
         n_servers: arguments.servers,
+        burst_seconds: arguments.burst,
+        glimpses_per_epoch: arguments.glimpses,
     };
-    ConsistencyBench::new(job, places, arguments.target.as_deref(), arguments.glimpses)
+    ConsistencyBench::new(job, setup, target)
         .map_err(|error| Failure { class: Class::Job, error: error.into() })
 }
 
@@ -100,7 +107,7 @@ fn run_on(
     let route = route(machine.transport);
     let n_servers = trainer.n_servers();
     let workers =
-        LocalWorkers { n_workers, n_servers, threads, program: None, route, straggling: None };
+        LocalWorkers { n_workers, n_servers, threads, program: None, route, stragglers: None };
     let cluster = LocalCluster::start(&workers)?;
     Ok(trainer.threads(threads).cluster(cluster.address()).run()?)
 }

@@ -426,6 +426,7 @@ fn measurements_of_nothing_are_refused() {
     scene.edit("job.toml", &[("validation = 0.1\n", "")]);
     check(&none, &["no validation data", "`data.validation = 0.1`"]);
     scene.write("job.toml", JOB);
+    check(&none[..2], &["examples/fashion.toml is not here: name a job"]);
     let mut check =
         |more: [&'static str; 2], facts: &[&str]| check(&[&none[..], &more].concat(), facts);
     check(["--case", "foo"], &["--case foo: there is no, constant, rotating, bursty"]);
@@ -436,6 +437,8 @@ fn measurements_of_nothing_are_refused() {
     check(["--servers", "0"], &["--servers 0: it must be from 1 to 64"]);
     check(["--workers", "0"], &["--workers 0: it must be from 1 to 64"]);
     check(["--seeds", "0"], &["--seeds 0: it must be from 1 to 1000"]);
+    check(["--burst", "0"], &["--burst 0: it must be from 0.01 to 3600 seconds"]);
+    check(["--burst", "nan"], &["--burst NaN: it must be from 0.01 to 3600 seconds"]);
     cases.end();
 }
 

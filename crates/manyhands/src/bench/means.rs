@@ -56,7 +56,7 @@ impl ConsistencyMeans {
             n_reached: runs.iter().filter(|run| run.seconds_to_target.is_some()).count(),
             seconds: mean(|run| run.seconds),
             seconds_to_target: mean_if_all(&|run| run.seconds_to_target),
-            steps_to_target: mean_if_all(&|run| run.steps_to_target.map(|steps| steps as f64)),
+            steps_to_target: mean_if_all(&|run| run.steps_to_target),
             waiting: mean(|run| run.waiting),
             last: mean_if_all(&|run| run.last),
         })
@@ -77,15 +77,14 @@ impl ConsistencyMeans {
 mod tests {
     use super::*;
 
-    fn run(seconds: f64, to_target: Option<(f64, usize)>, last: Option<f64>) -> ConsistencyRun {
+    fn run(seconds: f64, to_target: Option<(f64, u32)>, last: Option<f64>) -> ConsistencyRun {
         ConsistencyRun {
             straggling: "constant",
             setting: "bsp".to_string(),
             seed: 1,
             seconds,
             seconds_to_target: to_target.map(|(seconds, _)| seconds),
-            steps_to_target: to_target.map(|(_, steps)| steps),
-            seconds_to_target_by_epochs: None,
+            steps_to_target: to_target.map(|(_, steps)| f64::from(steps)),
             waiting: seconds / 100.0,
             moving: 0.0,
             grains: Vec::new(),

@@ -6,9 +6,10 @@ mod means;
 mod probe;
 mod target;
 mod train;
+mod watching;
 
 pub use cases::Case;
-pub use consistency::{BenchPlaces, ConsistencyBench, ConsistencyRun, Setting};
+pub use consistency::{BenchSetup, ConsistencyBench, ConsistencyRun, Setting};
 pub use means::{ConsistencyMeans, Ratios};
 pub use probe::core_to_core_nanoseconds;
 pub use target::{NoMeasurement, Target};

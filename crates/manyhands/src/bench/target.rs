@@ -49,6 +49,16 @@ pub enum NoMeasurement {
         /// The most.
         most: usize,
     },
+    /// Bursts that are too short or too long.
+    #[error("--burst {seconds}: it must be from {least} to {most} seconds")]
+    Burst {
+        /// What was said.
+        seconds: f64,
+        /// The least.
+        least: f64,
+        /// The most.
+        most: f64,
+    },
     /// A metric of the job cannot be.
     #[error(transparent)]
     Job(#[from] Error),

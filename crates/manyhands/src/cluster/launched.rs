@@ -118,7 +118,7 @@ fn drive(
         threads,
         program: None,
         route: Route::Auto,
-        straggling: None,
+        stragglers: None,
     };
     let own_worker = LocalProcesses::start(&workers, "rank", &place.to_string(), &secret)?;
     let address =

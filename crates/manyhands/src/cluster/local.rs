@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use manyhands_net::control::{CoordinatorProcess, CoordinatorSettings};
 use manyhands_net::secure::{SECRET_VARIABLE, Secret};
@@ -16,7 +16,7 @@ use manyhands_net::station::Route;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::driver::ClusterAddress;
-use super::padding::{PADDING_VARIABLE, Straggling};
+use super::padding::{PADDING_VARIABLE, Stragglers};
 use super::servers::wants_history;
 use super::worker::PARENT_VARIABLE;
 use crate::error::Error;
@@ -44,7 +44,7 @@ pub struct LocalWorkers {
     /// How workers are linked.
     pub route: Route,
     /// Which of them are slow, in measurements: then all sleep a part of the time, so that few cores hold many workers.
-    pub straggling: Option<Straggling>,
+    pub stragglers: Option<Stragglers>,
 }
 
 /// A coordinator in this process and workers beside it. They end with this.
@@ -97,7 +97,14 @@ impl LocalProcesses {
             None => std::env::current_exe()?,
         };
         let (address, secret) = (address.to_string(), secret.clone());
-        let start = Start { program, address, secret, word, workers: workers.clone() };
+        let start = Start {
+            program,
+            address,
+            secret,
+            word,
+            workers: workers.clone(),
+            at: SystemTime::now(),
+        };
         let stop = Arc::<AtomicBool>::default();
         let stopped = Arc::clone(&stop);
         let (begun, began) = channel();
@@ -138,13 +145,15 @@ struct Start {
     secret: Secret,
     word: &'static str,
     workers: LocalWorkers,
+    /// When the first was started.
+    at: SystemTime,
 }
 
 impl Start {
     /// How a worker sleeps.
     fn padding(&self, place: usize) -> Option<(&'static str, String)> {
-        let (case, n) = (self.workers.straggling?.name(), self.workers.n_workers);
-        (place < n).then(|| (PADDING_VARIABLE, format!("{case}:{place}:{n}")))
+        let (stragglers, n) = (self.workers.stragglers?, self.workers.n_workers);
+        (place < n).then(|| (PADDING_VARIABLE, stragglers.told_to(place, n, self.at)))
     }
 
     fn child(&self, place: usize) -> Result<(Child, Instant), Error> {
@@ -239,7 +248,7 @@ mod tests {
             threads: 1,
             program: Some(program),
             route: Route::Auto,
-            straggling: None,
+            stragglers: None,
         };
         let asked = std::thread::spawn(move || LocalCluster::start(&workers));
         let cluster = asked.join().unwrap().unwrap();
@@ -266,7 +275,7 @@ mod tests {
             threads: 1,
             program,
             route: Route::Auto,
-            straggling: None,
+            stragglers: None,
         };
         let sentence = LocalCluster::start(&workers).err().unwrap().to_string();
         assert!(sentence.starts_with("cannot start a worker (/no/such/program)"), "{sentence}");

@@ -37,7 +37,7 @@ pub(crate) use driver::Remote;
 pub use launched::{Launched, LaunchedCluster, LaunchedWorker, launched};
 pub use local::{LocalCluster, LocalWorkers};
 pub(crate) use offer::DataOffer;
-pub use padding::Straggling;
+pub use padding::{Stragglers, Straggling};
 pub(crate) use programs::{DriverPlan, plan_programs};
 pub use servers::{ServerSettings, ServerTraffic, run_server};
 pub use talk::TalkError;

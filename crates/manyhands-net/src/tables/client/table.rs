@@ -289,6 +289,15 @@ impl Table {
         self.read(keys.into(), out, until)
     }
 
+    /// Reads values as they are now: for those who look on, and take part in no clock.
+    pub fn pull_now<'k, 'o>(
+        &self,
+        keys: impl Into<Keys<'k>>,
+        out: &'o mut [f32],
+    ) -> Result<PullTicket<'o>, TableError> {
+        self.read(keys.into(), out, Until::Now)
+    }
+
     /// Reads values as they are after so many steps, under BSP.
     pub fn pull_at<'k, 'o>(
         &self,

@@ -20,7 +20,7 @@ use manyhands_program::without_updates;
 use super::at_worker::Client;
 use super::layout::{OnServer, Placed, place, place_all};
 use super::row_layout::{give_rows_to, place_all_rows, place_rows};
-use super::state::{from_rows, from_table, to_rows, to_table};
+use super::state::{from_rows, from_table, parameters_of, to_rows, to_table};
 use super::{JobTable, SERVERS, history};
 use crate::checkpoint::NamedTensor;
 use crate::cluster::programs::ServersPlan;
@@ -194,6 +194,30 @@ impl TablesOfDriver {
         let place = |tensor: &NamedTensor| self.order.iter().position(|name| *name == tensor.name);
         tensors.sort_by_key(|tensor| place(tensor).unwrap_or(usize::MAX));
         Ok(())
+    }
+
+    /// What parameters are now, without what an optimizer keeps beside them; nobody waits for it. Types are those of tensors of the same names.
+    pub(in crate::cluster) fn glimpse(
+        &self,
+        known: &[NamedTensor],
+    ) -> Result<Vec<NamedTensor>, Error> {
+        let (Some(client), mut seen) = (self.client.get(), Vec::new()) else {
+            return Ok(Vec::new());
+        };
+        if let Some(table) = &client.dense {
+            let mut values = vec![0.0; self.job.layout.n_elements];
+            let pulled = table.pull_now(0..values.len() as u64, &mut values);
+            pulled.and_then(|ticket| ticket.wait()).map_err(lost)?;
+            seen = parameters_of(&self.job.layout, &values, known)?;
+        }
+        for (rows, table) in self.job.rows.iter().zip(&client.rows) {
+            let is_of =
+                |one: &&NamedTensor| one.name == rows.name || rows.slots.contains(&one.name);
+            let mut tensors: Vec<NamedTensor> = known.iter().filter(is_of).cloned().collect();
+            from_rows(rows, &table.save(None).map_err(lost)?, &mut tensors)?;
+            seen.extend(tensors.into_iter().filter(|one| one.name == rows.name));
+        }
+        Ok(seen)
     }
 
     /// Who holds parameters, in words.

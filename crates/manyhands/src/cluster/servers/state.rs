@@ -116,6 +116,22 @@ pub(super) fn from_table(
     Ok(())
 }
 
+/// The parameters of a table whose elements have these values, without the slots beside them. Types are those of tensors of the same names.
+pub(super) fn parameters_of(
+    layout: &TableLayout,
+    values: &[f32],
+    known: &[NamedTensor],
+) -> Result<Vec<NamedTensor>, Error> {
+    let one = |one: &OnServer| {
+        let found = known.iter().find(|tensor| tensor.name == one.name);
+        let found = found.ok_or_else(|| Error::MissingParameter { name: one.name.clone() })?;
+        let values = &values[one.first..one.first + one.n_elements];
+        let tensor = Tensor::new(found.tensor.ty().shape.clone(), values)?;
+        Ok(NamedTensor { name: one.name.clone(), role: found.role, tensor })
+    };
+    layout.parameters.iter().map(one).collect()
+}
+
 /// The state of a table of rows that have these values, after so many steps. Rows of zeros are what new ones are, and need not be there.
 pub(super) fn to_rows(
     rows: &RowsOnServer,
