@@ -348,8 +348,9 @@ pub(crate) struct BenchConsistency {
     /// What is to be reached on the validation data, such as accuracy=0.85.
     #[arg(long, value_name = "METRIC=VALUE")]
     pub target: Option<String>,
-    /// For how long one worker is the straggler before it is another, where it is not always the same.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.25)]
+    /// For how many steps one worker is the straggler before it is another, where it is not always the same: as long as workers that are not slow take for them, which
+    /// is measured first.
+    #[arg(long, value_name = "STEPS", default_value_t = 8.0)]
     pub burst: f64,
     /// How often in an epoch the model is looked at for the time to the target.
     #[arg(long, value_name = "N", default_value_t = 20)]

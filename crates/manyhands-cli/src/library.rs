@@ -68,7 +68,7 @@ pub(crate) fn consistency_bench(
         scratch: std::env::temp_dir().join(format!("manyhands-bench-{}", std::process::id())),
         n_workers: arguments.workers,
         n_servers: arguments.servers,
-        burst_seconds: arguments.burst,
+        burst_steps: arguments.burst,
         glimpses_per_epoch: arguments.glimpses,
     };
     ConsistencyBench::new(job, setup, target)

@@ -437,8 +437,8 @@ fn measurements_of_nothing_are_refused() {
     check(["--servers", "0"], &["--servers 0: it must be from 1 to 64"]);
     check(["--workers", "0"], &["--workers 0: it must be from 1 to 64"]);
     check(["--seeds", "0"], &["--seeds 0: it must be from 1 to 1000"]);
-    check(["--burst", "0"], &["--burst 0: it must be from 0.01 to 3600 seconds"]);
-    check(["--burst", "nan"], &["--burst NaN: it must be from 0.01 to 3600 seconds"]);
+    check(["--burst", "0"], &["--burst 0: it must be from 1 to 1000000 steps"]);
+    check(["--burst", "nan"], &["--burst NaN: it must be from 1 to 1000000 steps"]);
     cases.end();
 }
 

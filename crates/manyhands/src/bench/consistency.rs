@@ -15,17 +15,24 @@ use crate::train::Trainer;
 
 /// The most processes of a kind that are started on one machine.
 const MOST_PROCESSES: usize = 64;
-/// For how long one may be the straggler before it is another, in seconds.
-const BURSTS: [f64; 2] = [0.01, 3600.0];
+/// For how many steps one may be the straggler before it is another.
+const BURSTS: [f64; 2] = [1.0, 1e6];
+
+/// What a step is taken to take as long as it was not measured, in seconds.
+const UNKNOWN_STEP: f64 = 0.05;
 
 /// A measurement of consistencies.
+#[derive(Clone)]
 pub struct ConsistencyBench {
     job: Job,
     setup: BenchSetup,
     target: Option<Target>,
+    /// What a worker that is not slow takes for its share of a step, where that is known.
+    seconds_per_step: Option<f64>,
 }
 
 /// With what a job is trained, and what is looked at.
+#[derive(Clone, Debug)]
 pub struct BenchSetup {
     /// The folder that the job's paths are relative to.
     pub folder: PathBuf,
@@ -35,8 +42,8 @@ pub struct BenchSetup {
     pub n_workers: usize,
     /// Servers of parameters.
     pub n_servers: usize,
-    /// For so many seconds one worker is the straggler, before it is another.
-    pub burst_seconds: f64,
+    /// One worker is the straggler for as long as workers that are not slow take for so many steps, before it is another.
+    pub burst_steps: f64,
     /// How often in an epoch the model is looked at for the time to the target.
     pub glimpses_per_epoch: usize,
 }
@@ -87,6 +94,8 @@ pub struct ConsistencyRun {
     pub setting: String,
     /// The job's seed.
     pub seed: u64,
+    /// Steps of the run.
+    pub n_steps: usize,
     /// From the first step to the last, without the measurements at the ends of epochs.
     pub seconds: f64,
     /// Until the target was reached, if it was, by what the model was at several moments of an epoch. Measurements and checkpoints are left out.
@@ -118,15 +127,15 @@ impl ConsistencyBench {
             }
         }
         let [least, most] = BURSTS;
-        let seconds = setup.burst_seconds;
-        if !(least..=most).contains(&seconds) {
-            return Err(NoMeasurement::Burst { seconds, least, most });
+        let steps = setup.burst_steps;
+        if !(least..=most).contains(&steps) {
+            return Err(NoMeasurement::Burst { steps, least, most });
         }
         if job.data.validation.is_none() {
             return Err(NoMeasurement::NoValidation);
         }
         let target = target.map(|text| Target::of(&job, text)).transpose()?;
-        Ok(ConsistencyBench { job, setup, target })
+        Ok(ConsistencyBench { job, setup, target, seconds_per_step: None })
     }
 
     /// Whether there is something to be reached.
@@ -138,6 +147,21 @@ impl ConsistencyBench {
     pub fn seeds(&self, n: usize) -> impl Iterator<Item = u64> + use<> {
         let first = self.job.train.seed;
         (0..n as u64).map(move |idx| first.saturating_add(idx))
+    }
+
+    /// Finds out how long bursts are, from an epoch in which nobody is slow. Gives their seconds.
+    pub fn measure_burst(&mut self) -> Result<f64, Error> {
+        let mut job = self.job.clone();
+        job.train.epochs = 1;
+        let alone = ConsistencyBench { job, target: None, ..self.clone() };
+        let run = alone.run(Straggling::No, Setting::Bsp, self.job.train.seed)?;
+        let computed = run.seconds * (1.0 - run.waiting);
+        self.seconds_per_step = Some(computed / run.n_steps.max(1) as f64);
+        Ok(self.burst_seconds())
+    }
+
+    fn burst_seconds(&self) -> f64 {
+        self.setup.burst_steps * self.seconds_per_step.unwrap_or(UNKNOWN_STEP)
     }
 
     /// Trains once.
@@ -160,7 +184,7 @@ impl ConsistencyBench {
             Setting::Async => (Consistency::Async, None),
         };
         let BenchSetup { folder, scratch, n_workers, n_servers, .. } = &self.setup;
-        let stragglers = Stragglers { case, seconds: self.setup.burst_seconds, seed };
+        let stragglers = Stragglers { case, seconds: self.burst_seconds(), seed };
         let workers = LocalWorkers {
             n_workers: *n_workers,
             n_servers: *n_servers,
@@ -204,6 +228,7 @@ fn summed_up(
         straggling: case.name(),
         setting: setting.name(),
         seed,
+        n_steps: seen.n_steps,
         seconds,
         seconds_to_target: seen.to_target.map(|(seconds, _)| seconds),
         steps_to_target: seen.to_target.map(|(_, steps)| steps),

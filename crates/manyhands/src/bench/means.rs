@@ -82,6 +82,7 @@ mod tests {
             straggling: "constant",
             setting: "bsp".to_string(),
             seed: 1,
+            n_steps: 100,
             seconds,
             seconds_to_target: to_target.map(|(seconds, _)| seconds),
             steps_to_target: to_target.map(|(_, steps)| f64::from(steps)),

@@ -50,10 +50,10 @@ pub enum NoMeasurement {
         most: usize,
     },
     /// Bursts that are too short or too long.
-    #[error("--burst {seconds}: it must be from {least} to {most} seconds")]
+    #[error("--burst {steps}: it must be from {least} to {most} steps")]
     Burst {
         /// What was said.
-        seconds: f64,
+        steps: f64,
         /// The least.
         least: f64,
         /// The most.

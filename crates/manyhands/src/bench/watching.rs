@@ -17,6 +17,8 @@ pub(super) struct Seen {
     first: Option<f64>,
     last: f64,
     last_step: Option<Instant>,
+    /// Steps that were done.
+    pub(super) n_steps: usize,
     /// How long was measured between steps, and since the last of them.
     measuring: Duration,
     measuring_now: Duration,
@@ -45,6 +47,7 @@ impl Seen {
     fn step_done(&mut self, seconds: f64, now: Instant) {
         self.first.get_or_insert(seconds);
         (self.last, self.last_step) = (seconds, Some(now));
+        self.n_steps += 1;
         // What is measured after the last step of all is no part of the time until then.
         self.measuring += std::mem::take(&mut self.measuring_now);
     }

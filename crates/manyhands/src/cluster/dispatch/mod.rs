@@ -13,6 +13,9 @@ use std::ops::Range;
 
 use adaptive::Adaptive;
 
+/// How much a turn counts in what grains of a worker take.
+const NEW: f64 = 0.1;
+
 /// How far workers may drift apart.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Drift {
@@ -195,8 +198,8 @@ impl Dispatcher {
         let n = turn.grains.len();
         let seconds = took.seconds / n.max(1) as f64;
         let before = worker.seconds_per_grain.unwrap_or(seconds);
-        // Half of what is new: who becomes slow is to be noticed within a few turns.
-        worker.seconds_per_grain = Some(0.5 * before + 0.5 * seconds);
+        // A little of what is new: shares follow who is slow for long. Who is for a few turns is why bounds are there, and with small turns it would push more often for nothing.
+        worker.seconds_per_grain = Some(before + NEW * (seconds - before));
         worker.worked += took.seconds;
         worker.idle_since = now;
         let Some(step) = self.steps.get_mut(&turn.step) else { return done };
