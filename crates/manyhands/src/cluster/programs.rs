@@ -35,6 +35,7 @@ pub(super) struct ServersPlan {
     /// The bound of `ssp`.
     pub(super) staleness: u64,
     pub(super) traffic: TrafficSpec,
+    pub(super) foresight: bool,
 }
 
 impl ServersPlan {
@@ -69,6 +70,7 @@ impl DriverPlan {
             consistency: distribute.consistency,
             staleness: distribute.staleness_bound(),
             traffic: distribute.traffic.unwrap_or_default().of_table(),
+            foresight: distribute.foresight.unwrap_or(true),
         });
         DriverPlan { n_samples, threads, local, offer, overlap, servers, mesh }
     }

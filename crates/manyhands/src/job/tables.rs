@@ -92,6 +92,7 @@ pub(super) fn check_tables(distribute: &DistributeSpec) -> Result<(), CheckError
         ("distribute.replication", distribute.replication.is_some()),
         ("distribute.tables", distribute.tables.is_some()),
         ("distribute.staleness", distribute.staleness.is_some()),
+        ("distribute.foresight", distribute.foresight.is_some()),
         ("distribute.traffic", distribute.traffic.is_some()),
     ];
     let is_meant = distribute.strategy == Strategy::ParameterServer;
@@ -117,6 +118,10 @@ pub(super) fn check_tables(distribute: &DistributeSpec) -> Result<(), CheckError
             let (key, what) = ("distribute.staleness", "the consistency `ssp`");
             return Err(CheckError::Needs { key, what, other: "distribute.consistency" });
         }
+    }
+    if distribute.foresight.is_some() && distribute.consistency == Consistency::Bsp {
+        let (key, what) = ("distribute.foresight", "workers that may miss something");
+        return Err(CheckError::Needs { key, what, other: "distribute.consistency" });
     }
     if let (false, Some(_)) = (distribute.consistency == Consistency::Bsp, &distribute.tables) {
         let (one, other) = ("distribute.consistency", "distribute.tables");

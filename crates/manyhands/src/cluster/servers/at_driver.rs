@@ -117,6 +117,7 @@ impl TablesOfDriver {
                 Consistency::Async => TableConsistency::Async,
             },
             traffic: plan.traffic,
+            foresight: plan.foresight,
         };
         programs.table = Some(job.clone());
         let (director, client) = (Arc::new(director), Arc::default());

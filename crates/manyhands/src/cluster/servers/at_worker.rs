@@ -19,6 +19,7 @@ use manyhands_net::tables::error::TableError;
 use manyhands_net::tables::network::{Network, OnStation};
 use manyhands_program::DType;
 
+use super::foresight::Foresight;
 use super::rows_of_grains::RowsOfGrains;
 use super::server::Hosted;
 use super::{JobTable, ServerTraffic, history};
@@ -44,6 +45,7 @@ pub(in crate::cluster) struct TableAtHand {
     /// The values as the servers had them after the last step, once they have come.
     pub(super) values: Vec<f32>,
     has_values: bool,
+    pub(super) foresight: Foresight,
     /// The servers were one step further before the values were read: those of the next step will be right again.
     pub(in crate::cluster) is_behind: bool,
     hosted: Vec<Hosted>,
@@ -106,6 +108,7 @@ impl TableAtHand {
             rate: 0.0,
             values,
             has_values: false,
+            foresight: Foresight::default(),
             is_behind: false,
             hosted: Vec::new(),
             told: ServerTraffic::default(),

@@ -6,6 +6,7 @@
 
 mod at_driver;
 mod at_worker;
+mod foresight;
 mod layout;
 mod row_layout;
 mod row_rule;
@@ -56,6 +57,9 @@ pub(super) struct JobTable {
     /// How fewer bytes move.
     #[serde(default)]
     pub(super) traffic: TrafficSpec,
+    /// Whether workers that may miss something compute gradients where the parameters are going to be.
+    #[serde(default)]
+    pub(super) foresight: bool,
 }
 
 /// The variable that names a file in which clients note what they did and were shown, and servers how it ended.

@@ -48,6 +48,9 @@ impl Plane<'_> {
         // Answers to what was asked for in the round before may have been passed over since.
         job.wanted.clear();
         job.round += 1;
+        if let Some(table) = &mut job.table {
+            table.foresight.forget();
+        }
         let own_round = job.round;
         job.driver.say(&FromWorker::WantsTurns { round: own_round }, &[]).map_err(driver_halt)?;
         let mut told_drain = false;
@@ -197,8 +200,13 @@ impl TableAtHand {
                 Err(error) => return Err(halt(error)),
             }
         }
+        // Who misses nothing need not guess.
+        let is_late = self.job.foresight && turn.bound != Some(0);
+        let ahead = if is_late { self.foresight.of(&self.values) } else { &self.values };
         for one in &self.job.layout.parameters {
-            let values = &self.values[one.first..one.first + one.n_elements];
+            // Running statistics are what they are.
+            let values = if one.update.is_some() { ahead } else { &self.values };
+            let values = &values[one.first..one.first + one.n_elements];
             executor.write_parameter(&one.name, bytemuck::cast_slice(values))?;
         }
         Ok(())

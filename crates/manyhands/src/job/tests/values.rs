@@ -164,6 +164,15 @@ fn a_staleness_that_means_nothing_is_told() {
 }
 
 #[test]
+fn foresight_is_for_those_who_miss_something() {
+    let ours = "distribute.strategy=parameter_server";
+    let needs = "`distribute.foresight` needs workers that may miss something; set `distribute.consistency`";
+    check(&[ours, "distribute.foresight=false"], needs);
+    let stale = "distribute.consistency=async";
+    assert_eq!(outcome(&[ours, stale, "distribute.foresight=false"]), Ok(()));
+}
+
+#[test]
 fn a_star_stands_for_anything() {
     let yes =
         [("*", "w"), ("embedding/*", "embedding/w"), ("*/bias", "a/b/bias"), ("a*b*c", "axbxc")];

@@ -1,0 +1,81 @@
+//! Where parameters are going to be.
+//!
+//! Where workers do not wait for each other, a gradient arrives when others have moved the parameters on, and says something of where they were. To an optimizer that keeps its
+//! direction (momentum, Adam) such gradients act as more momentum than was asked for, and cost steps. So a worker computes its gradient where the parameters are going to be: as far
+//! on as they moved during its last turn, in which the others did about as much as they will in this one.
+
+/// What a worker knows of how the parameters move.
+#[derive(Default)]
+pub(super) struct Foresight {
+    /// The values at the beginning of the last turn; empty where there was none.
+    before: Vec<f32>,
+    /// Where they are going to be at the end of the turn at hand.
+    ahead: Vec<f32>,
+}
+
+impl Foresight {
+    /// Where these values are going to be when the gradient of the turn that begins with them arrives. In a first turn, nobody knows better.
+    pub(super) fn of(&mut self, values: &[f32]) -> &[f32] {
+        self.ahead.resize(values.len(), 0.0);
+        if self.before.len() == values.len() {
+            let moved = values.iter().zip(&self.before);
+            let moved = self.ahead.iter_mut().zip(moved);
+            moved.for_each(|(ahead, (now, before))| *ahead = now + (now - before));
+        } else {
+            self.ahead.copy_from_slice(values);
+        }
+        self.before.resize(values.len(), 0.0);
+        self.before.copy_from_slice(values);
+        &self.ahead
+    }
+
+    /// What happened to the values since the last turn says nothing of what is going to.
+    pub(super) fn forget(&mut self) {
+        self.before.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_go_on_as_they_went_during_the_last_turn() {
+        let mut foresight = Foresight::default();
+        assert_eq!(foresight.of(&[1.0, 8.0]), [1.0, 8.0]);
+        assert_eq!(foresight.of(&[2.0, 6.0]), [3.0, 4.0]);
+        assert_eq!(foresight.of(&[2.0, 5.0]), [2.0, 4.0]);
+        foresight.forget();
+        assert_eq!(foresight.of(&[9.0, 1.0]), [9.0, 1.0]);
+        assert_eq!(foresight.of(&[9.0, 2.0]), [9.0, 3.0]);
+    }
+
+    /// Steps of momentum on a parabola until it is as good as at its bottom, where gradients arrive so many steps late.
+    fn steps_to_the_bottom(late: usize, looks_ahead: bool) -> usize {
+        let (mut value, mut velocity) = (1.0_f32, 0.0_f32);
+        let mut foresight = Foresight::default();
+        let mut underway = std::collections::VecDeque::new();
+        let mut last_away = 0;
+        for step in 0..1000 {
+            let at = if looks_ahead { foresight.of(&[value])[0] } else { value };
+            underway.push_back(at);
+            if underway.len() > late {
+                let gradient = underway.pop_front().unwrap_or_default();
+                velocity = 0.9 * velocity + gradient;
+                value -= 0.05 * velocity;
+            }
+            if value.abs() > 1e-3 {
+                last_away = step + 1;
+            }
+        }
+        last_away
+    }
+
+    #[test]
+    fn gradients_that_come_late_cost_hardly_any_steps() {
+        let [in_time, late] = [0, 1].map(|late| steps_to_the_bottom(late, false));
+        let ahead = steps_to_the_bottom(1, true);
+        assert!(late > in_time * 5 / 4, "{in_time} steps, {late} with a gradient a step late");
+        assert!(ahead < in_time * 21 / 20, "{in_time} steps, {ahead} looking ahead");
+    }
+}
