@@ -135,6 +135,15 @@ pub struct Launch {
     pub outputs: Vec<BufferId>,
 }
 
+/// Memory of the caller that takes the place of buffers while a launch runs: little-endian bytes that begin at a multiple of an element's size. Truth values are refused.
+#[derive(Debug, Default)]
+pub struct Lent<'a> {
+    /// Read instead of these buffers.
+    pub read: Vec<(BufferId, &'a [u8])>,
+    /// Read and written instead of these.
+    pub written: Vec<(BufferId, &'a mut [u8])>,
+}
+
 /// Buffers that can be read while a launch runs.
 pub trait ReadBuffers {
     /// The little-endian bytes of a buffer, if the launch has written it for the last time or writes nothing in its memory.
@@ -235,6 +244,20 @@ pub trait Device: Send {
     /// useful; the device itself goes on. Launches must not depend on each other: none may write what another reads or writes. One launch
     /// has the whole device; several may share it side by side.
     fn run(&mut self, launches: &[Launch]) -> Result<(), DeviceError>;
+
+    /// Runs one launch with memory of the caller in the place of some of its buffers, which hold nothing useful afterwards. Nothing is copied where the device works in the host's memory.
+    fn run_lent(&mut self, launch: &Launch, lent: Lent<'_>) -> Result<(), DeviceError> {
+        let written = lent.written.iter().map(|(buffer, memory)| (buffer, &**memory));
+        let read = lent.read.iter().map(|(buffer, memory)| (buffer, *memory));
+        for (buffer, memory) in read.chain(written) {
+            self.write(*buffer, memory)?;
+        }
+        self.run(std::slice::from_ref(launch))?;
+        for (buffer, memory) in lent.written {
+            self.read(buffer, memory)?;
+        }
+        Ok(())
+    }
 
     /// Runs one launch and calls `announce` while it runs, in the thread of the caller, which goes on computing only when
     /// that is done. From the first moment at which something is final there are moments now and then until the end, some

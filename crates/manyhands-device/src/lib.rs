@@ -11,7 +11,7 @@ mod step;
 pub use cpu::{CpuDevice, Fault, Isa, KERNEL_SET, taken_bytes};
 pub use device::{
     BufferGroup, BufferId, Device, DeviceDescription, Evaluated, ExecutableId, GROUP_ALIGNMENT,
-    GroupId, GroupMemory, Launch, MemoryPlan, Moment, ReadBuffers, ReadGroups, ShownMemory,
+    GroupId, GroupMemory, Launch, Lent, MemoryPlan, Moment, ReadBuffers, ReadGroups, ShownMemory,
     group_offsets,
 };
 pub use error::DeviceError;

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should stop there
 
-use manyhands_device::{CpuDevice, Device, DeviceError, Launch, ReadGroups, group_offsets};
+use manyhands_device::{
+    CpuDevice, Device, DeviceError, Launch, Lent, ReadGroups, group_offsets,
+};
 use manyhands_program::{Builder, DType, Init, Program, Tensor, TensorType, Window};
 
 /// y = relu(x w), and w becomes w / 2.
@@ -27,6 +29,35 @@ fn a_program_runs_and_updates_its_parameters() {
     let done = device.evaluate(&halving(), &[x], &[w]).unwrap();
     assert_eq!(floats(&done.outputs[0]), [6.0, 6.0, 0.0, 0.0]);
     assert_eq!(floats(&done.parameters[0]), [0.5, 0.0, 0.5, 0.0, 0.5, 1.0]);
+}
+
+#[test]
+fn memory_of_the_caller_takes_the_place_of_buffers() {
+    let mut device = CpuDevice::new(1).unwrap();
+    let types = [[2, 3], [3, 2], [2, 2]].map(|shape| TensorType::new(DType::F32, shape));
+    let [x, w, y] = types.map(|ty| device.allocate(&ty).unwrap());
+    let executable = device.compile(&halving()).unwrap();
+    let launch = Launch { executable, inputs: vec![x], parameters: vec![w], outputs: vec![y] };
+    // Elements that begin at a multiple of four bytes, and of nothing more.
+    let (ones, mut own) = ([1.0f32; 7], [1.0f32; 7]);
+    let lent = Lent {
+        read: vec![(x, bytemuck::cast_slice(&ones[1..]))],
+        written: vec![(w, bytemuck::cast_slice_mut(&mut own[1..]))],
+    };
+    device.run_lent(&launch, lent).unwrap();
+    assert_eq!(own, [1.0, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]);
+    assert_eq!(floats(&device.download(y).unwrap()), [3.0; 4]);
+
+    let own: &mut [u8] = bytemuck::cast_slice_mut(&mut own);
+    let lent = Lent { read: vec![(w, &own[..24])], ..Lent::default() };
+    let error = device.run_lent(&launch, lent).unwrap_err();
+    assert!(matches!(error, DeviceError::LentToRead { .. }), "{error}");
+    let lent = Lent { written: vec![(w, &mut own[..20])], ..Lent::default() };
+    let error = device.run_lent(&launch, lent).unwrap_err();
+    assert!(matches!(error, DeviceError::BufferLength { .. }), "{error}");
+    let lent = Lent { written: vec![(w, &mut own[1..25])], ..Lent::default() };
+    let error = device.run_lent(&launch, lent).unwrap_err();
+    assert!(matches!(error, DeviceError::LentMemory { .. }), "{error}");
 }
 
 #[test]

@@ -39,7 +39,7 @@ use self::table::Table;
 use self::team::{Barrier, Team};
 use crate::device::{
     BufferGroup, BufferId, Device, DeviceDescription, ExecutableId, GroupId, GroupMemory, Launch,
-    MemoryPlan, Moment, ReadGroups, ShownMemory,
+    Lent, MemoryPlan, Moment, ReadGroups, ShownMemory,
 };
 use crate::error::DeviceError;
 
@@ -142,8 +142,13 @@ impl CpuDevice {
         found.ok_or(DeviceError::NoSuchExecutable { id: id.0 })
     }
 
-    /// Gets a lane ready for a launch: memory, checked buffers, and their addresses.
-    fn bind(&mut self, lane_idx: usize, launch: &Launch) -> Result<(), DeviceError> {
+    /// Gets a lane ready for a launch: memory, checked buffers, and the addresses of these or of what is lent for them.
+    fn bind(
+        &mut self,
+        lane_idx: usize,
+        launch: &Launch,
+        lent: &[LentAddress],
+    ) -> Result<(), DeviceError> {
         let found = self.executables.get(launch.executable.0);
         let compiled = found.ok_or(DeviceError::NoSuchExecutable { id: launch.executable.0 })?;
         let lane = &mut self.lanes[lane_idx];
@@ -181,7 +186,11 @@ impl CpuDevice {
                     return Err(DeviceError::SharedBuffer { id: id.0 });
                 }
                 buffer.used = (self.n_runs, writes);
-                lane.bases.push(address);
+                let lent = lent.iter().find(|one| one.buffer == *id);
+                if writes && lent.is_some_and(|one| !one.is_writable) {
+                    return Err(DeviceError::LentToRead { id: id.0 });
+                }
+                lane.bases.push(lent.map_or(address, |one| one.address));
             }
         }
         Ok(())
@@ -191,10 +200,11 @@ impl CpuDevice {
     fn run_lanes(
         &mut self,
         launches: &[Launch],
+        lent: &[LentAddress],
         announcer: Option<&Announcer<'_>>,
     ) -> Result<(), DeviceError> {
         for (lane, launch) in launches.iter().enumerate() {
-            self.bind(lane, launch)?;
+            self.bind(lane, launch, lent)?;
             let scratch = self.executable(launch.executable)?.scratch_bytes;
             self.lanes[lane].halt.reset();
             for desk in &mut self.desks {
@@ -387,7 +397,26 @@ impl Device for CpuDevice {
 
     fn run(&mut self, launches: &[Launch]) -> Result<(), DeviceError> {
         self.n_runs += 1;
-        launches.chunks(self.lanes.len()).try_for_each(|together| self.run_lanes(together, None))
+        let mut together = launches.chunks(self.lanes.len());
+        together.try_for_each(|together| self.run_lanes(together, &[], None))
+    }
+
+    fn run_lent(&mut self, launch: &Launch, lent: Lent<'_>) -> Result<(), DeviceError> {
+        self.n_runs += 1;
+        let Lent { read, written } = lent;
+        let mut addresses = Vec::with_capacity(read.len() + written.len());
+        // The memory stays borrowed until the run is over; what is lent to be read is bound to no use that writes.
+        for (buffer, memory) in read {
+            check_lent(&self.buffers.get(buffer)?.ty, memory)?;
+            let address = memory.as_ptr().cast_mut();
+            addresses.push(LentAddress { buffer, address, is_writable: false });
+        }
+        for (buffer, memory) in written {
+            check_lent(&self.buffers.get(buffer)?.ty, memory)?;
+            let address = memory.as_mut_ptr();
+            addresses.push(LentAddress { buffer, address, is_writable: true });
+        }
+        self.run_lanes(std::slice::from_ref(launch), &addresses, None)
     }
 
     fn run_announcing(
@@ -396,8 +425,23 @@ impl Device for CpuDevice {
         announce: &mut dyn FnMut(Moment<'_>),
     ) -> Result<(), DeviceError> {
         self.n_runs += 1;
-        self.run_lanes(std::slice::from_ref(launch), Some(&Announcer::new(announce)))
+        self.run_lanes(std::slice::from_ref(launch), &[], Some(&Announcer::new(announce)))
     }
+}
+
+/// Memory of a caller that takes the place of a buffer, for one run.
+struct LentAddress {
+    buffer: BufferId,
+    address: *mut u8,
+    is_writable: bool,
+}
+
+fn check_lent(ty: &TensorType, memory: &[u8]) -> Result<(), DeviceError> {
+    let is_aligned = memory.as_ptr().addr().is_multiple_of(ty.dtype.size());
+    if !is_aligned || ty.dtype == DType::Bool {
+        return Err(DeviceError::LentMemory { ty: ty.clone() });
+    }
+    check_length(ty, memory.len())
 }
 
 fn check_length(ty: &TensorType, found: usize) -> Result<(), DeviceError> {

@@ -9,6 +9,9 @@ const N_STEPS: u64 = 600;
 /// Steps that are submitted and not done.
 const DEPTH: u64 = 40;
 
+/// What a turn takes beside its grains, to read and to push.
+const MOVING: f64 = 0.25;
+
 /// How a worker is slowed at a time; 1 where it is not.
 type Slowed = fn(u64, f64) -> f64;
 
@@ -64,7 +67,7 @@ fn simulate(drift: Drift, slowed: Slowed) -> Outcome {
             if let Some(bound) = turn.bound {
                 assert!(turn.step <= oldest + bound, "{turn:?} at {oldest}");
             }
-            let seconds = 0.5 * turn.grains.len() as f64 * slowed(number.0, now);
+            let seconds = 0.5 * turn.grains.len() as f64 * slowed(number.0, now) + MOVING;
             n_grains_done += turn.grains.len();
             busy.push((now + seconds, number, seconds));
         }

@@ -46,6 +46,8 @@ pub(in crate::cluster) struct TableAtHand {
     pub(super) values: Vec<f32>,
     has_values: bool,
     pub(super) foresight: Foresight,
+    /// Memory for the gradients of a turn.
+    pub(super) staging: Vec<f32>,
     /// The servers were one step further before the values were read: those of the next step will be right again.
     pub(in crate::cluster) is_behind: bool,
     hosted: Vec<Hosted>,
@@ -109,6 +111,7 @@ impl TableAtHand {
             values,
             has_values: false,
             foresight: Foresight::default(),
+            staging: Vec::new(),
             is_behind: false,
             hosted: Vec::new(),
             told: ServerTraffic::default(),

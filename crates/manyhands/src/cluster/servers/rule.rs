@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use manyhands_device::{BufferId, CpuDevice, Device, DeviceError, Launch};
+use manyhands_device::{BufferId, CpuDevice, Device, DeviceError, Launch, Lent};
 use manyhands_net::tables::rules::{At, Rule, RuleError, RuleSpec, Rules};
 use manyhands_program::{Program, RATE, STEP, ShardUpdate};
 use serde::{Deserialize, Serialize};
@@ -76,8 +76,8 @@ pub(super) struct Updates {
     device: Option<CpuDevice>,
     /// By update and length.
     compiled: HashMap<(usize, usize), Compiled>,
-    /// Memory for where a whole step would lead.
-    arrived: Vec<f32>,
+    /// Memory for what was there before a push that is a share of a step.
+    before: Vec<f32>,
 }
 
 /// An update on the device, with its buffers.
@@ -127,7 +127,7 @@ impl Rule for ProgramRule {
 
 impl Updates {
     pub(super) fn new(programs: Vec<Program>) -> Updates {
-        Updates { programs, device: None, compiled: HashMap::new(), arrived: Vec::new() }
+        Updates { programs, device: None, compiled: HashMap::new(), before: Vec::new() }
     }
 
     /// Runs the update of one run of elements.
@@ -143,37 +143,37 @@ impl Updates {
             Some(device) => device,
             none => none.insert(CpuDevice::new(1)?),
         };
-        let key = (program, values.len());
+        let n = values.len();
+        let key = (program, n);
         if !self.compiled.contains_key(&key) {
-            let compiled = compile(device, &self.programs[program], values.len())?;
+            let compiled = compile(device, &self.programs[program], n)?;
             self.compiled.insert(key, compiled);
         }
         let Some(Compiled { launch, inputs }) = self.compiled.get(&key) else { return Ok(()) };
+        let mut lent = Lent::default();
         for (name, buffer) in inputs.iter().zip(&launch.inputs) {
             match name.as_str() {
                 RATE => device.write(*buffer, &at.rate.to_le_bytes())?,
                 STEP => device.write(*buffer, &((at.step + 1) as f32).to_le_bytes())?,
                 name if name.starts_with("sum#") => {
-                    device.write(*buffer, bytemuck::cast_slice(sum))?;
+                    lent.read.push((*buffer, bytemuck::cast_slice(sum)));
                 }
                 _ => device.write(*buffer, &at.divisor.to_le_bytes())?,
             }
         }
-        let (value, own_slots) = launch.parameters.split_at(1);
-        device.write(value[0], bytemuck::cast_slice(values))?;
-        for (buffer, slot) in own_slots.iter().zip(slots.iter()) {
-            device.write(*buffer, bytemuck::cast_slice(slot))?;
-        }
-        device.run(std::slice::from_ref(launch))?;
-        let slots = own_slots.iter().zip(slots.iter_mut().map(|slot| &mut **slot));
-        for (buffer, run) in value.iter().zip([values]).chain(slots) {
-            if at.share == 1.0 {
-                device.read(*buffer, bytemuck::cast_slice_mut(run))?;
-            } else {
-                self.arrived.resize(run.len(), 0.0);
-                device.read(*buffer, bytemuck::cast_slice_mut(&mut self.arrived))?;
-                go_a_share_of_the_way(run, &self.arrived, at.share);
+        let is_whole = at.share == 1.0;
+        self.before.clear();
+        let runs = std::iter::once(&mut *values).chain(slots.iter_mut().map(|slot| &mut **slot));
+        for (buffer, run) in launch.parameters.iter().zip(runs) {
+            if !is_whole {
+                self.before.extend_from_slice(run);
             }
+            lent.written.push((*buffer, bytemuck::cast_slice_mut(run)));
+        }
+        device.run_lent(launch, lent)?;
+        let runs = std::iter::once(values).chain(slots.iter_mut().map(|slot| &mut **slot));
+        for (run, before) in runs.zip(self.before.chunks(n.max(1))) {
+            go_a_share_of_the_way(run, before, at.share);
         }
         Ok(())
     }
@@ -183,9 +183,9 @@ impl Updates {
 ///
 /// So the pushes of a step move the model, its momentum and its means as far as one push of the whole batch does. (A smaller rate alone would let the means forget at every
 /// push what they should forget at every step.) What the step puts at exactly 0 is 0, so that L1 keeps its zeros.
-fn go_a_share_of_the_way(run: &mut [f32], arrived: &[f32], share: f32) {
-    for (value, arrived) in run.iter_mut().zip(arrived) {
-        *value = if *arrived == 0.0 { 0.0 } else { *value + share * (*arrived - *value) };
+fn go_a_share_of_the_way(arrived: &mut [f32], before: &[f32], share: f32) {
+    for (value, before) in arrived.iter_mut().zip(before) {
+        *value = if *value == 0.0 { 0.0 } else { *before + share * (*value - *before) };
     }
 }
 

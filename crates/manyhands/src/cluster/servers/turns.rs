@@ -118,7 +118,7 @@ impl Plane<'_> {
         job.executor.run_grains(plan, grains)?;
         job.sum_own(plan).map_err(lost_in_own)?;
         let share = turn.grains.len() as f32 / turn.n_grains.max(1) as f32;
-        let (mut staging, divisor) = match &job.table {
+        let (mut staging, divisor) = match &mut job.table {
             Some(table) => table.mean_gradients(&mut job.executor, plan)?,
             None => (Vec::new(), 1.0),
         };
@@ -139,7 +139,7 @@ impl Plane<'_> {
                 let (from, parts) = ((&job.executor, rows), turn.parts(plan));
                 table.push_row_means(from, parts, &turn.grains, (divisor, settings), stop)?;
             }
-            table.push_turn(&staging, settings, stop)?;
+            table.push_turn(staging, settings, stop)?;
         }
         work.seconds.exchange += pushing.elapsed().as_secs_f64();
         work.traffic = job.table.as_mut().and_then(TableAtHand::take_traffic);
@@ -214,12 +214,14 @@ impl TableAtHand {
 
     /// The mean gradients of the grains that were done, where they lie in the table, and what they were divided by.
     fn mean_gradients(
-        &self,
+        &mut self,
         executor: &mut StepExecutor,
         plan: PlanId,
     ) -> Result<(Vec<f32>, f32), Error> {
         let sums = executor.sum_layout(plan)?.clone();
-        let mut staging = vec![0.0; self.job.layout.n_elements];
+        // The memory of the turn before: fresh pages would cost more than what is written to them.
+        let mut staging = std::mem::take(&mut self.staging);
+        staging.resize(self.job.layout.n_elements, 0.0);
         let divisor = executor.exchange(plan, |_, totals| {
             let (gathered, divisor) = self.gathered(&sums, totals)?;
             gathered.put(0, &mut staging);
@@ -245,18 +247,20 @@ impl TableAtHand {
     /// Pushes what was learned, and waits until the servers have it.
     fn push_turn(
         &mut self,
-        staging: &[f32],
+        staging: Vec<f32>,
         settings: PushSettings,
         stop: &AtomicBool,
     ) -> Result<(), Halt> {
         let client = self.client(stop)?;
         let range = 0..self.job.layout.n_elements as u64;
         if let Some(table) = &client.dense
-            && !sent(stop, || table.push_with(range.clone(), staging, settings))?
+            && !sent(stop, || table.push_with(range.clone(), &staging, settings))?
         {
             return Err(self.unknown());
         }
-        self.await_pushed(&client, stop)
+        self.await_pushed(&client, stop)?;
+        self.staging = staging;
+        Ok(())
     }
 
     /// Pushes what is held back as too small to matter, and waits until the servers have it.
