@@ -21,7 +21,9 @@ pub enum DeviceError {
     ShownGroup { id: u64 },
     #[error("buffer {id:x} is written by the launch, and the memory lent for it can only be read")]
     LentToRead { id: u64 },
-    #[error("memory lent for a buffer {ty} must begin at a multiple of an element's size, and truth values cannot be lent: they would be bytes that nobody checked")]
+    #[error(
+        "memory lent for a buffer {ty} must begin at a multiple of an element's size, and truth values cannot be lent: they would be bytes that nobody checked"
+    )]
     LentMemory { ty: TensorType },
     #[error("what another worker shows is not where this device can read it")]
     NotShown,

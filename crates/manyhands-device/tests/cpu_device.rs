@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should stop there
 
-use manyhands_device::{
-    CpuDevice, Device, DeviceError, Launch, Lent, ReadGroups, group_offsets,
-};
+use manyhands_device::{CpuDevice, Device, DeviceError, Launch, Lent, ReadGroups, group_offsets};
 use manyhands_program::{Builder, DType, Init, Program, Tensor, TensorType, Window};
 
 /// y = relu(x w), and w becomes w / 2.

@@ -77,7 +77,7 @@ pub use program::{Node, Output, Program, Update, ValueId};
 pub use row_tables::{RowTable, row_tables};
 pub use shape::{MAX_ELEMENTS, Shape, TensorType};
 pub use shard_update::{
-    SHARD_VALUE, ShardUpdate, Uncut, row_update, shard_update, without_updates,
+    SHARD_VALUE, SHARE, ShardUpdate, Uncut, row_update, shard_update, without_updates,
 };
 pub use tensor::{Element, Tensor};
 pub use training::{

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use crate::dtype::DType;
 use crate::error::ProgramError;
-use crate::op::{Init, Op, Role};
+use crate::op::{Binary, Comparison, Init, Op, Role};
 use crate::partials::is_sum;
 use crate::passes::rewrite::Rewriter;
 use crate::program::{Node, Program, ValueId};
@@ -18,6 +18,9 @@ use crate::tensor::Tensor;
 
 /// The name of the parameter in a [`ShardUpdate`].
 pub const SHARD_VALUE: &str = "value";
+
+/// The name of the scalar input of [`ShardUpdate::by_shares`].
+pub const SHARE: &str = "share";
 
 /// The update of a run of a parameter's elements.
 ///
@@ -61,6 +64,39 @@ impl ShardUpdate {
             rewriter.replace(node, op, &operands)?;
         }
         rewriter.finish()
+    }
+
+    /// The same update where each push is a share of a step, the scalar input `share`: values, and what the optimizer keeps of them, go their share of the way to where
+    /// a whole step would lead.
+    ///
+    /// So the pushes of a step move the model, its momentum and its means as far as one push of the whole batch does. (A smaller rate alone would let the means forget at
+    /// every push what they should forget at every step.) What the step puts at exactly 0 is 0, so that L1 keeps its zeros.
+    pub fn by_shares(program: &Program) -> Result<Program, ProgramError> {
+        let mut rewriter = Rewriter::new(program);
+        for node in program.nodes() {
+            rewriter.keep(node)?;
+        }
+        let (name, dtype, shape) = (SHARE.to_string(), DType::F32, Shape::scalar());
+        let share = rewriter.emit_one(Op::Input { name, dtype, shape }, &[], "")?;
+        let mut updates = Vec::new();
+        for update in program.updates() {
+            let ty = program.ty(update.parameter).clone();
+            let (before, whole) = (rewriter.get(update.parameter)?, rewriter.get(update.value)?);
+            let broadcast = Op::Broadcast { shape: ty.shape.clone(), axes: Vec::new() };
+            let shares = rewriter.emit_one(broadcast, &[share], "")?;
+            let way = rewriter.emit_one(Op::Binary(Binary::Sub), &[whole, before], "")?;
+            let part = rewriter.emit_one(Op::Binary(Binary::Mul), &[shares, way], "")?;
+            let moved = rewriter.emit_one(Op::Binary(Binary::Add), &[before, part], "")?;
+            let zero = rewriter.emit_one(Op::Constant(Tensor::filled(ty, 0.0)?), &[], "")?;
+            let is_zero = rewriter.emit_one(Op::Compare(Comparison::Eq), &[whole, zero], "")?;
+            let value = rewriter.emit_one(Op::Select, &[is_zero, zero, moved], "")?;
+            updates.push((before, value));
+        }
+        let mut program = rewriter.into_program();
+        for (parameter, value) in updates {
+            program.add_update(parameter, value)?;
+        }
+        Ok(program)
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use manyhands_device::{BufferId, CpuDevice, Device, DeviceError, Launch, Lent};
 use manyhands_net::tables::rules::{At, Rule, RuleError, RuleSpec, Rules};
-use manyhands_program::{Program, RATE, STEP, ShardUpdate};
+use manyhands_program::{Program, RATE, SHARE, STEP, ShardUpdate};
 use serde::{Deserialize, Serialize};
 
 use super::layout::TableLayout;
@@ -74,10 +74,8 @@ pub(super) struct Updates {
     programs: Vec<Program>,
     /// Made with the first update: most copies of a rule are only asked how many slots it has.
     device: Option<CpuDevice>,
-    /// By update and length.
-    compiled: HashMap<(usize, usize), Compiled>,
-    /// Memory for what was there before a push that is a share of a step.
-    before: Vec<f32>,
+    /// By update, length, and whether a push is a share of a step.
+    compiled: HashMap<(usize, usize, bool), Compiled>,
 }
 
 /// An update on the device, with its buffers.
@@ -127,7 +125,7 @@ impl Rule for ProgramRule {
 
 impl Updates {
     pub(super) fn new(programs: Vec<Program>) -> Updates {
-        Updates { programs, device: None, compiled: HashMap::new(), before: Vec::new() }
+        Updates { programs, device: None, compiled: HashMap::new() }
     }
 
     /// Runs the update of one run of elements.
@@ -143,11 +141,10 @@ impl Updates {
             Some(device) => device,
             none => none.insert(CpuDevice::new(1)?),
         };
-        let n = values.len();
-        let key = (program, n);
+        let (n, is_share) = (values.len(), at.share != 1.0);
+        let key = (program, n, is_share);
         if !self.compiled.contains_key(&key) {
-            let compiled = compile(device, &self.programs[program], n)?;
-            self.compiled.insert(key, compiled);
+            self.compiled.insert(key, compile(device, &self.programs[program], n, is_share)?);
         }
         let Some(Compiled { launch, inputs }) = self.compiled.get(&key) else { return Ok(()) };
         let mut lent = Lent::default();
@@ -155,42 +152,29 @@ impl Updates {
             match name.as_str() {
                 RATE => device.write(*buffer, &at.rate.to_le_bytes())?,
                 STEP => device.write(*buffer, &((at.step + 1) as f32).to_le_bytes())?,
+                SHARE => device.write(*buffer, &at.share.to_le_bytes())?,
                 name if name.starts_with("sum#") => {
                     lent.read.push((*buffer, bytemuck::cast_slice(sum)));
                 }
                 _ => device.write(*buffer, &at.divisor.to_le_bytes())?,
             }
         }
-        let is_whole = at.share == 1.0;
-        self.before.clear();
-        let runs = std::iter::once(&mut *values).chain(slots.iter_mut().map(|slot| &mut **slot));
+        let runs = std::iter::once(values).chain(slots.iter_mut().map(|slot| &mut **slot));
         for (buffer, run) in launch.parameters.iter().zip(runs) {
-            if !is_whole {
-                self.before.extend_from_slice(run);
-            }
             lent.written.push((*buffer, bytemuck::cast_slice_mut(run)));
         }
-        device.run_lent(launch, lent)?;
-        let runs = std::iter::once(values).chain(slots.iter_mut().map(|slot| &mut **slot));
-        for (run, before) in runs.zip(self.before.chunks(n.max(1))) {
-            go_a_share_of_the_way(run, before, at.share);
-        }
-        Ok(())
+        device.run_lent(launch, lent)
     }
 }
 
-/// Moves values, or what an optimizer keeps of them, by a share of the way to where a whole step would lead.
-///
-/// So the pushes of a step move the model, its momentum and its means as far as one push of the whole batch does. (A smaller rate alone would let the means forget at every
-/// push what they should forget at every step.) What the step puts at exactly 0 is 0, so that L1 keeps its zeros.
-fn go_a_share_of_the_way(arrived: &mut [f32], before: &[f32], share: f32) {
-    for (value, before) in arrived.iter_mut().zip(before) {
-        *value = if *value == 0.0 { 0.0 } else { *before + share * (*value - *before) };
-    }
-}
-
-fn compile(device: &mut CpuDevice, update: &Program, n: usize) -> Result<Compiled, DeviceError> {
-    let program = ShardUpdate::resized(update, n)?;
+fn compile(
+    device: &mut CpuDevice,
+    update: &Program,
+    n: usize,
+    is_share: bool,
+) -> Result<Compiled, DeviceError> {
+    let whole = ShardUpdate::resized(update, n)?;
+    let program = if is_share { ShardUpdate::by_shares(&whole)? } else { whole };
     let executable = device.compile(&program)?;
     let mut allocate = |value| device.allocate(program.ty(value));
     let inputs: Vec<BufferId> =
