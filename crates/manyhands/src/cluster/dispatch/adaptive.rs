@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::{Worker, WorkerNumber};
 
 /// The bound that a worker begins with.
-pub(super) const FIRST_BOUND: u64 = 2;
+pub(super) const FIRST_BOUND: u64 = 4;
 /// The furthest that a worker may drift: the slowest contributes at least once in so many steps.
 pub(super) const MOST_BOUND: u64 = 32;
 /// After so many steps there is a look at who waited.

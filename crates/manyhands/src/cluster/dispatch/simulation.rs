@@ -129,7 +129,7 @@ fn bounds_are_kept_and_the_slowest_contributes() {
     let outcome = simulate(Drift::Adaptive, hopeless);
     assert!(outcome.furthest <= MOST_BOUND);
     let sentence = outcome.sentences.first().expect("somebody waited");
-    assert!(sentence.contains("of its time: it may be 4 steps ahead"), "{sentence}");
+    assert!(sentence.contains("of its time: it may be 8 steps ahead"), "{sentence}");
 }
 
 #[test]
