@@ -333,7 +333,7 @@ pub(crate) enum Bench {
 /// Workers sleep three quarters of the time, a straggler two thirds of its time more, so that few cores hold four of them. One line for each case (no straggler, one
 /// always, one after the other, in bursts) and setting (bsp with equal shares, ssp 1 to 16, adaptive, async): seconds, also relative to bsp, the share of the time in which workers
 /// waited, and what was reached. With a target also the seconds until it was reached, known from glimpses of the model that are measured when the run is over.
-/// Without a job, the two networks of examples/fashion.toml and examples/fashion_cnn.toml are measured, from the folder that holds them.
+/// Without a job, the two networks of examples/fashion.toml and examples/fashion_cnn.toml are measured: call it in the folder that holds `examples`.
 #[derive(Args)]
 pub(crate) struct BenchConsistency {
     /// The job: a TOML or JSON file, with validation data.

@@ -245,19 +245,9 @@ pub trait Device: Send {
     /// has the whole device; several may share it side by side.
     fn run(&mut self, launches: &[Launch]) -> Result<(), DeviceError>;
 
-    /// Runs one launch with memory of the caller in the place of some of its buffers, which hold nothing useful afterwards. Nothing is copied where the device works in the host's memory.
-    fn run_lent(&mut self, launch: &Launch, lent: Lent<'_>) -> Result<(), DeviceError> {
-        let written = lent.written.iter().map(|(buffer, memory)| (buffer, &**memory));
-        let read = lent.read.iter().map(|(buffer, memory)| (buffer, *memory));
-        for (buffer, memory) in read.chain(written) {
-            self.write(*buffer, memory)?;
-        }
-        self.run(std::slice::from_ref(launch))?;
-        for (buffer, memory) in lent.written {
-            self.read(buffer, memory)?;
-        }
-        Ok(())
-    }
+    /// Runs one launch with memory of the caller in the place of some of its buffers, each lent once. Nothing is copied where the device works in the host's memory. After an
+    /// error what was lent to be written holds nothing useful.
+    fn run_lent(&mut self, launch: &Launch, lent: Lent<'_>) -> Result<(), DeviceError>;
 
     /// Runs one launch and calls `announce` while it runs, in the thread of the caller, which goes on computing only when
     /// that is done. From the first moment at which something is final there are moments now and then until the end, some

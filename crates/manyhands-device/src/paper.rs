@@ -6,8 +6,8 @@ use manyhands_program::{Program, TensorType};
 
 use crate::cpu::{CpuDevice, Isa};
 use crate::device::{
-    BufferGroup, BufferId, Device, DeviceDescription, ExecutableId, GroupId, Launch, MemoryPlan,
-    Moment, ReadGroups,
+    BufferGroup, BufferId, Device, DeviceDescription, ExecutableId, GroupId, Launch, Lent,
+    MemoryPlan, Moment, ReadGroups,
 };
 use crate::error::DeviceError;
 
@@ -120,6 +120,10 @@ impl Device for PaperDevice {
     fn run(&mut self, launches: &[Launch]) -> Result<(), DeviceError> {
         let executable = launches.first().map_or(0, |launch| launch.executable.0);
         Err(DeviceError::NoSuchExecutable { id: executable })
+    }
+
+    fn run_lent(&mut self, launch: &Launch, _: Lent<'_>) -> Result<(), DeviceError> {
+        Err(DeviceError::NoSuchExecutable { id: launch.executable.0 })
     }
 
     fn run_announcing(

@@ -50,6 +50,12 @@ fn memory_of_the_caller_takes_the_place_of_buffers() {
     let lent = Lent { read: vec![(w, &own[..24])], ..Lent::default() };
     let error = device.run_lent(&launch, lent).unwrap_err();
     assert!(matches!(error, DeviceError::LentToRead { .. }), "{error}");
+    let (one, other) = own.split_at_mut(24);
+    let mut other = other.to_vec();
+    other.resize(24, 0);
+    let lent = Lent { written: vec![(w, one), (w, &mut other)], ..Lent::default() };
+    let error = device.run_lent(&launch, lent).unwrap_err();
+    assert!(matches!(error, DeviceError::SharedBuffer { .. }), "{error}");
     let lent = Lent { written: vec![(w, &mut own[..20])], ..Lent::default() };
     let error = device.run_lent(&launch, lent).unwrap_err();
     assert!(matches!(error, DeviceError::BufferLength { .. }), "{error}");

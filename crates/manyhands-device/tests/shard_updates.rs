@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use manyhands_device::{CpuDevice, Device};
 use manyhands_program::{
     Adagrad, Adam, AdamW, Builder, Clip, DType, Init, Op, Optimizer, Program, RmsProp, Role,
-    RunningStatistics, Sgd, Tensor, TensorType, Training, shard_update, split_grains,
+    RunningStatistics, SHARE, Sgd, ShardUpdate, Tensor, TensorType, Training, shard_update,
+    split_grains,
 };
 use proptest::prelude::*;
 
@@ -104,12 +105,24 @@ fn assert_same(step: &Program, name: &str, n: usize, cut: usize, seed: u64) {
             let idx = own.strip_prefix(word).map(|idx| idx.parse::<usize>().unwrap());
             idx.map(|idx| part(&arguments[&list[idx]], range.clone()))
         };
-        let updated = run(&mut device, &own.program, |one| match one {
+        let of = |one: &str| match one {
             "value" => part(&arguments[name], range.clone()),
+            SHARE => Tensor::scalar(DType::F32, 0.25),
             one => at(&own.sums, one, "sum#")
                 .or_else(|| at(&own.slots, one, "slot#"))
                 .unwrap_or_else(|| arguments[one].clone()),
-        });
+        };
+        let updated = run(&mut device, &own.program, of);
+        let by_shares = ShardUpdate::by_shares(&own.program).unwrap();
+        for (one, moved) in run(&mut device, &by_shares, of) {
+            let (before, whole) = (of(&one), &updated[&one]);
+            let floats = |tensor: &Tensor| tensor.elements::<f32>().unwrap().to_vec();
+            let pairs = floats(&before).into_iter().zip(floats(whole));
+            let a_quarter = |(v, u): (f32, f32)| if u == 0.0 { 0.0 } else { v + 0.25 * (u - v) };
+            let expected: Vec<u32> = pairs.map(a_quarter).map(f32::to_bits).collect();
+            let moved: Vec<u32> = floats(&moved).into_iter().map(f32::to_bits).collect();
+            assert_eq!(moved, expected, "{one} of {name} {range:?}");
+        }
         let same = |cut: &Tensor, whole: &Tensor| {
             assert_eq!(cut.bytes(), part(whole, range.clone()).bytes(), "{name} {range:?}");
         };

@@ -84,7 +84,7 @@ struct Desk {
     account: Account,
 }
 
-// SAFETY: the pointers are used only during a run, which borrows the device and so all that they point to.
+// SAFETY: the pointers are used only during a run, which borrows the device and so all that they point to; what callers lend is borrowed for as long (`run_lent`).
 unsafe impl Send for Lane {}
 // SAFETY: threads only read a lane during a run; what its pointers point to is shared out by parts.
 unsafe impl Sync for Lane {}
@@ -135,6 +135,19 @@ impl CpuDevice {
         let counts = [n_threads / self.lanes.len(), n_threads];
         let compiled = Compiled::new(program, self.isa, counts)?;
         Ok(ExecutableId(self.executables.insert(compiled)))
+    }
+
+    fn check_lent(
+        &self,
+        buffer: BufferId,
+        address: usize,
+        n_bytes: usize,
+    ) -> Result<(), DeviceError> {
+        let ty = &self.buffers.get(buffer)?.ty;
+        if !address.is_multiple_of(ty.dtype.size()) || ty.dtype == DType::Bool {
+            return Err(DeviceError::LentMemory { ty: ty.clone() });
+        }
+        check_length(ty, n_bytes)
     }
 
     fn executable(&self, id: ExecutableId) -> Result<&Compiled, DeviceError> {
@@ -403,20 +416,23 @@ impl Device for CpuDevice {
 
     fn run_lent(&mut self, launch: &Launch, lent: Lent<'_>) -> Result<(), DeviceError> {
         self.n_runs += 1;
-        let Lent { read, written } = lent;
-        let mut addresses = Vec::with_capacity(read.len() + written.len());
-        // The memory stays borrowed until the run is over; what is lent to be read is bound to no use that writes.
-        for (buffer, memory) in read {
-            check_lent(&self.buffers.get(buffer)?.ty, memory)?;
-            let address = memory.as_ptr().cast_mut();
-            addresses.push(LentAddress { buffer, address, is_writable: false });
+        let read = lent.read.iter();
+        let read = read.map(|(buffer, memory)| (*buffer, memory.as_ptr().cast_mut(), memory.len()));
+        let written = lent.written.into_iter();
+        let written = written.map(|(buffer, memory)| (buffer, memory.as_mut_ptr(), memory.len()));
+        let all = read.map(|one| (one, false)).chain(written.map(|one| (one, true)));
+        let mut addresses: Vec<LentAddress> = Vec::new();
+        for ((buffer, address, n_bytes), is_writable) in all {
+            self.check_lent(buffer, address.addr(), n_bytes)?;
+            if addresses.iter().any(|one| one.buffer == buffer) {
+                return Err(DeviceError::SharedBuffer { id: buffer.0 });
+            }
+            addresses.push(LentAddress { buffer, address, is_writable });
         }
-        for (buffer, memory) in written {
-            check_lent(&self.buffers.get(buffer)?.ty, memory)?;
-            let address = memory.as_mut_ptr();
-            addresses.push(LentAddress { buffer, address, is_writable: true });
-        }
-        self.run_lanes(std::slice::from_ref(launch), &addresses, None)
+        // What is lent stays borrowed until the run is over; what is lent to be read is bound to no use that writes.
+        let ran = self.run_lanes(std::slice::from_ref(launch), &addresses, None);
+        self.lanes[0].bases.clear();
+        ran
     }
 
     fn run_announcing(
@@ -434,14 +450,6 @@ struct LentAddress {
     buffer: BufferId,
     address: *mut u8,
     is_writable: bool,
-}
-
-fn check_lent(ty: &TensorType, memory: &[u8]) -> Result<(), DeviceError> {
-    let is_aligned = memory.as_ptr().addr().is_multiple_of(ty.dtype.size());
-    if !is_aligned || ty.dtype == DType::Bool {
-        return Err(DeviceError::LentMemory { ty: ty.clone() });
-    }
-    check_length(ty, memory.len())
 }
 
 fn check_length(ty: &TensorType, found: usize) -> Result<(), DeviceError> {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::Serialize;
 
 use super::target::{NoMeasurement, Target};
-use super::watching::{Seen, Watching};
+use super::watching::{AVERAGED, Seen, Watching};
 use crate::cluster::{LocalCluster, LocalWorkers, Route, Stragglers, Straggling};
 use crate::error::Error;
 use crate::job::{Consistency, Job, Strategy};
@@ -135,6 +135,10 @@ impl ConsistencyBench {
             return Err(NoMeasurement::NoValidation);
         }
         let target = target.map(|text| Target::of(&job, text)).transpose()?;
+        let n_glimpses = setup.glimpses_per_epoch * job.train.epochs;
+        if target.is_some() && n_glimpses < AVERAGED {
+            return Err(NoMeasurement::Glimpses { n: n_glimpses, least: AVERAGED });
+        }
         Ok(ConsistencyBench { job, setup, target, seconds_per_step: None })
     }
 

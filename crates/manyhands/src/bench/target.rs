@@ -59,6 +59,16 @@ pub enum NoMeasurement {
         /// The most.
         most: f64,
     },
+    /// Too few glimpses for a target.
+    #[error(
+        "--glimpses: the model would be looked at {n} times in all, and a target is reached by the mean of {least} times"
+    )]
+    Glimpses {
+        /// In all epochs.
+        n: usize,
+        /// The least.
+        least: usize,
+    },
     /// A metric of the job cannot be.
     #[error(transparent)]
     Job(#[from] Error),

@@ -8,7 +8,7 @@ use super::target::Target;
 use crate::train::{Callback, Control, Evaluated, Event};
 
 /// So many glimpses in a row are averaged: each is better or worse by luck, and the first that is as good as a target tells of luck as much as of training.
-const AVERAGED: usize = 5;
+pub(super) const AVERAGED: usize = 5;
 
 /// What was seen of a run.
 #[derive(Default)]

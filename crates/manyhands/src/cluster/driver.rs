@@ -468,7 +468,7 @@ impl<'a> Steps<'a> for Remote<'a> {
         else {
             return Ok(None);
         };
-        tables.glimpse(before).map(Some)
+        tables.glimpse(before)
     }
 
     fn answering(&mut self) -> Result<&mut Session<'a>, Error> {

@@ -205,7 +205,7 @@ pub struct DistributeSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub staleness: Option<i64>,
     /// Whether a worker that may miss something computes its gradients where the parameters are going to be when these arrive, judged by how they moved during its last turn; true
-    /// unless said. Gradients that come late cost Adam and momentum a third more steps otherwise.
+    /// unless said. With Adam or momentum gradients that come late cost more steps otherwise. Rows of tables are taken as they are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub foresight: Option<bool>,
     /// How many servers hold each parameter, so that nothing is lost with one of them: 2 where there are 2 servers, unless said.

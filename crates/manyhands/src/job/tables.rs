@@ -120,7 +120,10 @@ pub(super) fn check_tables(distribute: &DistributeSpec) -> Result<(), CheckError
         }
     }
     if distribute.foresight.is_some() && distribute.consistency == Consistency::Bsp {
-        let (key, what) = ("distribute.foresight", "workers that may miss something");
+        let (key, what) = (
+            "distribute.foresight",
+            "workers that need not wait for each other (`ssp`, `adaptive` or `async`)",
+        );
         return Err(CheckError::Needs { key, what, other: "distribute.consistency" });
     }
     if let (false, Some(_)) = (distribute.consistency == Consistency::Bsp, &distribute.tables) {

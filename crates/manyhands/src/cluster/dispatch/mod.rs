@@ -13,8 +13,8 @@ use std::ops::Range;
 
 use adaptive::Adaptive;
 
-/// How much a turn counts in what grains of a worker take.
-const NEW: f64 = 0.1;
+/// How much the newest turn counts, once there were many, in what grains of a worker take.
+const NEWEST: f64 = 0.1;
 
 /// How far workers may drift apart.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -73,7 +73,9 @@ struct Worker {
     doing: Option<Turn>,
     /// Since when it has nothing to do.
     idle_since: f64,
+    /// The mean of its turns, in which the newest ones count most.
     seconds_per_grain: Option<f64>,
+    n_turns: u32,
     /// Its bound, where bounds adapt.
     bound: u64,
     /// Seconds of work and of waiting since there was a last look.
@@ -99,10 +101,15 @@ impl Dispatcher {
 
     /// A worker is there. It takes part in the steps that nobody has begun.
     pub(super) fn join(&mut self, now: f64, worker: WorkerNumber) {
-        let (doing, seconds_per_grain) = (None, None);
-        let bound = adaptive::FIRST_BOUND;
-        let new =
-            Worker { doing, idle_since: now, seconds_per_grain, bound, worked: 0.0, waited: 0.0 };
+        let new = Worker {
+            doing: None,
+            idle_since: now,
+            seconds_per_grain: None,
+            n_turns: 0,
+            bound: adaptive::FIRST_BOUND,
+            worked: 0.0,
+            waited: 0.0,
+        };
         self.workers.insert(worker, new);
         self.share_again();
     }
@@ -172,7 +179,7 @@ impl Dispatcher {
         let Step { left, is_begun, .. } = self.steps.get_mut(&step)?;
         *is_begun = true;
         let (_, grains) = &mut left[place];
-        // A small rest goes along: a turn of its own would read and push as much as any.
+        // What is left goes along where it is hardly more than the turn: a turn of its own would read and push as much as any.
         let size = if 2 * grains.len() <= 3 * size { grains.len() } else { size };
         let taken = grains.start..grains.start + size;
         grains.start = taken.end;
@@ -200,8 +207,10 @@ impl Dispatcher {
         let n = turn.grains.len();
         let seconds = took.seconds / n.max(1) as f64;
         let before = worker.seconds_per_grain.unwrap_or(seconds);
+        worker.n_turns = worker.n_turns.saturating_add(1);
+        let weight = NEWEST.max(1.0 / f64::from(worker.n_turns));
         // A little of what is new: shares follow who is slow for long. Who is for a few turns is why bounds are there, and with small turns it would push more often for nothing.
-        worker.seconds_per_grain = Some(before + NEW * (seconds - before));
+        worker.seconds_per_grain = Some(before + weight * (seconds - before));
         worker.worked += took.seconds;
         worker.idle_since = now;
         let Some(step) = self.steps.get_mut(&turn.step) else { return done };

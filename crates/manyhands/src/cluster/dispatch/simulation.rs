@@ -176,6 +176,22 @@ fn what_a_lost_worker_had_is_done_by_others() {
 }
 
 #[test]
+fn a_small_rest_goes_along_with_the_turn_before_it() {
+    let turns = |n_workers: u64, n_grains| {
+        let mut dispatcher = Dispatcher::new(Drift::Unbounded);
+        (0..n_workers).for_each(|number| dispatcher.join(0.0, WorkerNumber(number)));
+        dispatcher.submit(1, n_grains);
+        let given = dispatcher.give(0.0).into_iter();
+        given.map(|(_, turn)| turn.grains.len()).collect::<Vec<_>>()
+    };
+    assert_eq!(turns(4, 8), [2, 2, 2, 2]);
+    assert_eq!(turns(2, 3), [3]);
+    assert_eq!(turns(4, 5), [2, 3]);
+    assert_eq!(turns(4, 6), [2, 2, 2]);
+    assert_eq!(turns(3, 7), [3, 4]);
+}
+
+#[test]
 fn who_has_no_turn_stands_where_the_next_would_be() {
     let mut dispatcher = Dispatcher::new(Drift::Unbounded);
     let [one, other] = [1, 2].map(WorkerNumber);

@@ -197,14 +197,14 @@ impl TablesOfDriver {
         Ok(())
     }
 
-    /// What parameters are now, without what an optimizer keeps beside them; nobody waits for it. Types are those of tensors of the same names.
+    /// What parameters are now, without what an optimizer keeps beside them; no worker waits for it. Types are those of tensors of the same names. None where the tables
+    /// are not filled yet.
     pub(in crate::cluster) fn glimpse(
         &self,
         known: &[NamedTensor],
-    ) -> Result<Vec<NamedTensor>, Error> {
-        let (Some(client), mut seen) = (self.client.get(), Vec::new()) else {
-            return Ok(Vec::new());
-        };
+    ) -> Result<Option<Vec<NamedTensor>>, Error> {
+        let Some(client) = self.client.get() else { return Ok(None) };
+        let mut seen = Vec::new();
         if let Some(table) = &client.dense {
             let mut values = vec![0.0; self.job.layout.n_elements];
             let pulled = table.pull_now(0..values.len() as u64, &mut values);
@@ -218,7 +218,7 @@ impl TablesOfDriver {
             from_rows(rows, &table.save(None).map_err(lost)?, &mut tensors)?;
             seen.extend(tensors.into_iter().filter(|one| one.name == rows.name));
         }
-        Ok(seen)
+        Ok(Some(seen))
     }
 
     /// Who holds parameters, in words.

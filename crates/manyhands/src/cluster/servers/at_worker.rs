@@ -139,6 +139,7 @@ impl TableAtHand {
     /// Gives its place among the clients up; the next step takes another.
     pub(in crate::cluster) fn leave(&mut self) {
         self.client = None;
+        self.foresight.forget();
     }
 
     /// The servers took it for lost: it comes back as another, and its turn is given again.

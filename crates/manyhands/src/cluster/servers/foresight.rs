@@ -2,7 +2,7 @@
 //!
 //! Where workers do not wait for each other, a gradient arrives when others have moved the parameters on, and says something of where they were. To an optimizer that keeps its
 //! direction (momentum, Adam) such gradients act as more momentum than was asked for, and cost steps. So a worker computes its gradient where the parameters are going to be: as far
-//! on as they moved during its last turn, in which the others did about as much as they will in this one.
+//! on as the others moved them since its last turn began, if they go on like that. What it moved itself is not late, and counts with its share of a step.
 
 /// What a worker knows of how the parameters move.
 #[derive(Default)]
@@ -14,13 +14,14 @@ pub(super) struct Foresight {
 }
 
 impl Foresight {
-    /// Where these values are going to be when the gradient of the turn that begins with them arrives. In a first turn, nobody knows better.
-    pub(super) fn of(&mut self, values: &[f32]) -> &[f32] {
+    /// Where these values are going to be when the gradient of the turn that begins with them arrives, where so much of what moves them is done by others. In a first turn,
+    /// nobody knows better.
+    pub(super) fn of(&mut self, values: &[f32], others: f32) -> &[f32] {
         self.ahead.resize(values.len(), 0.0);
         if self.before.len() == values.len() {
             let moved = values.iter().zip(&self.before);
             let moved = self.ahead.iter_mut().zip(moved);
-            moved.for_each(|(ahead, (now, before))| *ahead = now + (now - before));
+            moved.for_each(|(ahead, (now, before))| *ahead = now + others * (now - before));
         } else {
             self.ahead.copy_from_slice(values);
         }
@@ -42,12 +43,13 @@ mod tests {
     #[test]
     fn values_go_on_as_they_went_during_the_last_turn() {
         let mut foresight = Foresight::default();
-        assert_eq!(foresight.of(&[1.0, 8.0]), [1.0, 8.0]);
-        assert_eq!(foresight.of(&[2.0, 6.0]), [3.0, 4.0]);
-        assert_eq!(foresight.of(&[2.0, 5.0]), [2.0, 4.0]);
+        assert_eq!(foresight.of(&[1.0, 8.0], 1.0), [1.0, 8.0]);
+        assert_eq!(foresight.of(&[2.0, 6.0], 1.0), [3.0, 4.0]);
+        assert_eq!(foresight.of(&[2.0, 5.0], 0.5), [2.0, 4.5]);
+        assert_eq!(foresight.of(&[4.0, 1.0], 0.0), [4.0, 1.0], "nobody else moves them");
         foresight.forget();
-        assert_eq!(foresight.of(&[9.0, 1.0]), [9.0, 1.0]);
-        assert_eq!(foresight.of(&[9.0, 2.0]), [9.0, 3.0]);
+        assert_eq!(foresight.of(&[9.0, 1.0], 1.0), [9.0, 1.0]);
+        assert_eq!(foresight.of(&[9.0, 2.0], 1.0), [9.0, 3.0]);
     }
 
     /// Steps of momentum on a parabola until it is as good as at its bottom, where gradients arrive so many steps late.
@@ -57,7 +59,7 @@ mod tests {
         let mut underway = std::collections::VecDeque::new();
         let mut last_away = 0;
         for step in 0..1000 {
-            let at = if looks_ahead { foresight.of(&[value])[0] } else { value };
+            let at = if looks_ahead { foresight.of(&[value], 1.0)[0] } else { value };
             underway.push_back(at);
             if underway.len() > late {
                 let gradient = underway.pop_front().unwrap_or_default();

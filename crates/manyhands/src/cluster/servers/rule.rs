@@ -13,7 +13,7 @@ use super::row_rule;
 /// What the rule is called among those of a server.
 const NAME: &str = "program";
 
-/// Elements that are updated at a time: what is copied to the device and back stays in the nearest caches. An update has the same bits however it is cut.
+/// Elements that are updated at a time: what the operations of an update hand to each other stays in the nearest caches. An update has the same bits however it is cut.
 const PIECE: usize = 1 << 14;
 
 /// What a server needs to know of a layout.

@@ -200,9 +200,12 @@ impl TableAtHand {
                 Err(error) => return Err(halt(error)),
             }
         }
-        // Who misses nothing need not guess.
-        let is_late = self.job.foresight && turn.bound != Some(0);
-        let ahead = if is_late { self.foresight.of(&self.values) } else { &self.values };
+        let others = 1.0 - turn.grains.len() as f32 / turn.n_grains.max(1) as f32;
+        let ahead = if self.job.looks_ahead() {
+            self.foresight.of(&self.values, others)
+        } else {
+            &self.values
+        };
         for one in &self.job.layout.parameters {
             // Running statistics are what they are.
             let values = if one.update.is_some() { ahead } else { &self.values };

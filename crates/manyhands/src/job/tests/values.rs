@@ -166,7 +166,7 @@ fn a_staleness_that_means_nothing_is_told() {
 #[test]
 fn foresight_is_for_those_who_miss_something() {
     let ours = "distribute.strategy=parameter_server";
-    let needs = "`distribute.foresight` needs workers that may miss something; set `distribute.consistency`";
+    let needs = "`distribute.foresight` needs workers that need not wait for each other (`ssp`, `adaptive` or `async`); set `distribute.consistency`";
     check(&[ours, "distribute.foresight=false"], needs);
     let stale = "distribute.consistency=async";
     assert_eq!(outcome(&[ours, stale, "distribute.foresight=false"]), Ok(()));
