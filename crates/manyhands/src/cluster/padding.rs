@@ -193,14 +193,16 @@ mod tests {
 
     #[test]
     fn who_becomes_slow_meanwhile_is_slow_from_then_on() {
-        let seconds = |case: &str, work, begin| padding(case, 1).seconds_for(work, begin);
-        assert_eq!(seconds("no", 2.5, 0.5), 2.5);
-        assert_eq!(seconds("constant", 2.5, 0.5), 2.5, "another is slow");
-        assert_eq!(padding("constant", 0).seconds_for(2.5, 0.5), 7.5);
+        let micros = |case: &str, place, work, begin| {
+            (padding(case, place).seconds_for(work, begin) * 1e6).round()
+        };
+        assert_eq!(micros("no", 1, 2.5, 0.5), 2.5e6);
+        assert_eq!(micros("constant", 1, 2.5, 0.5), 2.5e6, "another is slow");
+        assert_eq!(micros("constant", 0, 2.5, 0.5), 7.5e6);
         // Slow from 1 to 2.
-        assert_eq!(seconds("rotating", 0.5, 0.25), 0.5);
-        assert_eq!(seconds("rotating", 0.5, 0.75), 1.0);
-        assert_eq!(seconds("rotating", 1.0, 0.75), 0.25 + 1.0 + (1.0 - 0.25 - 1.0 / 3.0));
+        assert_eq!(micros("rotating", 1, 0.5, 0.25), 0.5e6);
+        assert_eq!(micros("rotating", 1, 0.5, 0.75), 1e6);
+        assert_eq!(micros("rotating", 1, 1.0, 0.75), 1_666_667.0);
     }
 
     #[test]
