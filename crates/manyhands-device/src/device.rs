@@ -224,6 +224,18 @@ pub trait Device: Send {
     /// Fills a buffer from little-endian bytes of exactly its size.
     fn write(&mut self, buffer: BufferId, bytes: &[u8]) -> Result<(), DeviceError>;
 
+    /// Has a buffer's little-endian bytes written by `fill`, which finds anything there and writes all of them. Nothing is copied where the device works in the host's
+    /// memory.
+    fn write_with(
+        &mut self,
+        buffer: BufferId,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), DeviceError> {
+        let mut bytes = vec![0; self.buffer_type(buffer)?.n_bytes()];
+        fill(&mut bytes);
+        self.write(buffer, &bytes)
+    }
+
     /// Copies a buffer's little-endian bytes out; `bytes` has exactly its size.
     fn read(&self, buffer: BufferId, bytes: &mut [u8]) -> Result<(), DeviceError>;
 

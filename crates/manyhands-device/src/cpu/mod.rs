@@ -389,6 +389,21 @@ impl Device for CpuDevice {
         Ok(())
     }
 
+    fn write_with(
+        &mut self,
+        buffer: BufferId,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), DeviceError> {
+        let ty = &self.buffers.get(buffer)?.ty;
+        if ty.dtype == DType::Bool {
+            let mut bytes = vec![0; ty.n_bytes()];
+            fill(&mut bytes);
+            return self.write(buffer, &bytes);
+        }
+        fill(self.buffers.bytes_mut(buffer)?);
+        Ok(())
+    }
+
     fn read(&self, buffer: BufferId, bytes: &mut [u8]) -> Result<(), DeviceError> {
         check_length(&self.buffers.get(buffer)?.ty, bytes.len())?;
         bytes.copy_from_slice(self.buffers.bytes(buffer)?);

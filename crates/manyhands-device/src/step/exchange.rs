@@ -140,7 +140,14 @@ impl StepExecutor {
     /// Runs the update of the step that was begun on the totals that were written, which ends it.
     pub fn run_update(&mut self, plan: PlanId) -> Result<(), DeviceError> {
         self.check_begun(plan)?;
-        self.forget_step();
+        self.held.clear();
+        self.run_update_and_hold(plan)
+    }
+
+    /// As [`StepExecutor::run_update`], and what was held can be read until another step begins.
+    pub fn run_update_and_hold(&mut self, plan: PlanId) -> Result<(), DeviceError> {
+        self.check_begun(plan)?;
+        self.begun = None;
         let shared = self.plans[plan.0].shared_step.as_ref();
         let update = shared.and_then(|shared| shared.update.as_ref());
         update.map_or(Ok(()), |update| self.resources.device.run(std::slice::from_ref(update)))

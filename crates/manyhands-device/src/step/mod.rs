@@ -222,6 +222,17 @@ impl StepExecutor {
         self.resources.device.write(buffer, bytes)
     }
 
+    /// As [`StepExecutor::write_parameter`], with bytes that `fill` writes where they belong.
+    pub fn fill_parameter(
+        &mut self,
+        name: &str,
+        mut fill: impl FnMut(&mut [u8]),
+    ) -> Result<(), DeviceError> {
+        let buffer =
+            *self.resources.parameters.get(name).ok_or_else(|| no_such("parameter", name))?;
+        self.resources.device.write_with(buffer, &mut fill)
+    }
+
     /// The device that it runs on.
     pub fn device_mut(&mut self) -> &mut dyn Device {
         self.resources.device.as_mut()

@@ -19,7 +19,7 @@ use super::plane::LOSSES;
 use super::reading::Reading;
 use super::servers::{RowsOfGrains, TableAtHand};
 use super::shares::ranges;
-use super::sums::{ExchangeError, add, exchange_typed, typed_runs};
+use super::sums::{ExchangeError, add, exchange_typed, rest_of, typed_runs};
 use super::talk::Talk;
 use super::watch::{Point, Watcher};
 use super::words::{FromDriver, FromWorker, Loss, Programs, StepInputs, Work, heads};
@@ -290,14 +290,16 @@ impl JobAtHand {
         Ok(exchanged??)
     }
 
-    /// The totals are the sums of this worker alone.
+    /// The totals are the sums of this worker alone; those that belong to servers are left out.
     pub(super) fn sum_own(&mut self, plan: PlanId) -> Result<(), ExchangeError> {
-        let runs = typed_runs(self.executor.sum_layout(plan)?);
+        let on_servers = self.table.as_ref().map(|table| table.job.layout.sums());
+        let rest = rest_of(self.executor.sum_layout(plan)?, &on_servers.unwrap_or_default());
         self.executor.exchange(plan, |held, totals| {
-            totals.fill(0);
-            for (dtype, bytes) in &runs {
-                for (_, sums) in held.iter() {
-                    add(*dtype, &mut totals[bytes.clone()], &sums[bytes.clone()]);
+            for (dtype, places) in &rest {
+                for place in places {
+                    let total = &mut totals[place.clone()];
+                    total.fill(0);
+                    held.iter().for_each(|(_, sums)| add(*dtype, total, &sums[place.clone()]));
                 }
             }
         })?;

@@ -180,10 +180,14 @@ impl Serving<'_> {
                 table.turns.iter_mut().for_each(|turns| turns.released(self.number, round));
                 self.shared.changed.notify_all();
             }
+            FromWorker::TurnComputed { round, seconds } => {
+                self.shared.table().turn_computed(self.number, round, seconds);
+                self.shared.ring();
+            }
             FromWorker::TurnDone { round, loss, work } => {
                 let mut table = self.shared.table();
                 table.note_work(&self.name, work);
-                table.turn_done(self.number, round, loss, work.seconds.compute);
+                table.turn_done(self.number, round, loss);
                 drop(table);
                 self.shared.ring();
             }
@@ -310,10 +314,17 @@ impl Serving<'_> {
     fn give_turn(&mut self) -> Result<(), TalkError> {
         let mut table = self.shared.table();
         let is_filling = table.is_filling;
+        // A worker that reads asks when it has opened the data: it knows best what it has.
+        let has_inputs = table.talks.get(&self.number).is_some_and(|own| !own.reads);
         let Some(turns) = table.turns.as_mut().filter(|_| !is_filling) else { return Ok(()) };
-        let Some(message) = turns.message_for(self.number) else { return Ok(()) };
+        let Some(message) = turns.message_for(self.number, has_inputs) else { return Ok(()) };
         drop(table);
-        self.talk.say(&message, &[])
+        self.talk.say(&message, &[])?;
+        if let FromDriver::Turn { step, grains, has_inputs: true, .. } = message {
+            self.wanted.push_back(Wanted { step, grains: vec![grains], reads: false });
+            self.give_inputs()?;
+        }
+        Ok(())
     }
 
     /// Gives the worker its place in a mesh and what it holds there, or asks it for parts of the state. Whether something was said.

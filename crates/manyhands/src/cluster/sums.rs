@@ -1,8 +1,9 @@
 //! The sums of a step as bytes: runs of one element type, exchanged with other workers or added here.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
-use manyhands_device::SumLayout;
+use manyhands_device::{GROUP_ALIGNMENT, SumLayout};
 use manyhands_net::collective::{Brought, CollectiveError, Group};
 use manyhands_program::DType;
 
@@ -64,6 +65,24 @@ pub(super) fn typed_runs(layout: &SumLayout) -> Vec<(DType, Range<usize>)> {
         }
     }
     runs
+}
+
+/// The sums that belong to no server, by their element type, as places in the bytes of a set.
+pub(super) fn rest_of(
+    layout: &SumLayout,
+    on_servers: &BTreeSet<&str>,
+) -> Vec<(DType, Vec<Range<usize>>)> {
+    let mut rest: Vec<(DType, Vec<Range<usize>>)> = Vec::new();
+    for sum in layout.sums.iter().filter(|sum| !on_servers.contains(sum.name.as_str())) {
+        // The zeros behind it go along, so that the next one begins where its type wants it.
+        let n_bytes = (sum.n_elements * sum.dtype.size()).next_multiple_of(GROUP_ALIGNMENT);
+        let place = sum.offset..sum.offset + n_bytes;
+        match rest.iter_mut().find(|(dtype, _)| *dtype == sum.dtype) {
+            Some((_, places)) => places.push(place),
+            None => rest.push((sum.dtype, vec![place])),
+        }
+    }
+    rest
 }
 
 /// Sums of one element type, exchanged for their totals.

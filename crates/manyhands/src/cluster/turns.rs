@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use super::dispatch::{Dispatcher, Drift, Took, Turn, WorkerNumber};
+use super::dispatch::{Dispatcher, Drift, Turn, WorkerNumber};
 use super::table::Table;
 use super::words::{FromDriver, Loss};
 
@@ -92,13 +92,13 @@ impl Turns {
         self.rounds.keys().map(standing)
     }
 
-    /// What is to be said to a worker now.
-    pub(super) fn message_for(&mut self, number: u64) -> Option<FromDriver> {
+    /// What is to be said to a worker now. `has_inputs` says whether those of its turn are sent with it, unasked.
+    pub(super) fn message_for(&mut self, number: u64, has_inputs: bool) -> Option<FromDriver> {
         if let Some(Turn { step, grains, bound }) = self.given.remove(&number) {
             self.told.insert(number, step);
             let n_grains = self.dispatcher.n_grains(step).unwrap_or(grains.end);
             let round = self.rounds.get(&number).copied().unwrap_or_default();
-            return Some(FromDriver::Turn { round, step, grains, n_grains, bound });
+            return Some(FromDriver::Turn { round, step, grains, n_grains, bound, has_inputs });
         }
         if let Some(is_told @ false) = self.holding.get_mut(&number) {
             *is_told = true;
@@ -131,14 +131,23 @@ impl Table {
         }
     }
 
-    /// Takes note that a worker has done its turn, unless it was taken back meanwhile.
-    pub(super) fn turn_done(&mut self, number: u64, round: u64, loss: Loss, seconds: f64) {
+    /// Takes note that a worker has computed its turn, unless it was taken back meanwhile.
+    pub(super) fn turn_computed(&mut self, number: u64, round: u64, seconds: f64) {
+        let Some(turns) = &mut self.turns else { return };
+        if turns.rounds.get(&number) == Some(&round) {
+            turns.dispatcher.computed(turns.now(), WorkerNumber(number), seconds);
+            turns.give();
+        }
+    }
+
+    /// Takes note that the servers have what a worker computed, unless it was taken back meanwhile.
+    pub(super) fn turn_done(&mut self, number: u64, round: u64, loss: Loss) {
         let Some(turns) = &mut self.turns else { return };
         if turns.rounds.get(&number) != Some(&round) {
             return;
         }
-        let took = Took { seconds, loss: loss.value().map_or(f64::NAN, f64::from) };
-        let done = turns.dispatcher.done(turns.now(), WorkerNumber(number), took);
+        let loss = loss.value().map_or(f64::NAN, f64::from);
+        let done = turns.dispatcher.done(WorkerNumber(number), loss);
         turns.give();
         let oldest = turns.dispatcher.oldest();
         self.news.extend(done.sentences);
@@ -162,7 +171,7 @@ mod tests {
 
     /// What a worker is given, with the round.
     fn given(turns: &mut Turns, number: u64) -> Option<(u64, u64, std::ops::Range<usize>)> {
-        match turns.message_for(number)? {
+        match turns.message_for(number, false)? {
             FromDriver::Turn { round, step, grains, .. } => Some((round, step, grains)),
             _ => None,
         }
@@ -206,18 +215,39 @@ mod tests {
         assert_eq!(of(&mut table), Some((1, 1, 0..4)));
         table.turns.as_mut().unwrap().join(1, 2);
         assert_eq!(of(&mut table), Some((2, 1, 0..4)));
+        let is_busy =
+            |table: &Table| table.turns.as_ref().unwrap().dispatcher.is_busy(WorkerNumber(1));
         let loss = Loss::new(1, Some(0.5));
-        table.turn_done(1, 1, loss, 0.1);
-        assert!(
-            table.turns.as_ref().unwrap().dispatcher.is_busy(WorkerNumber(1)),
-            "of a round before"
-        );
-        table.turn_done(1, 2, loss, 0.1);
-        assert!(!table.turns.as_ref().unwrap().dispatcher.is_busy(WorkerNumber(1)));
+        table.turn_computed(1, 1, 0.1);
+        table.turn_done(1, 1, loss);
+        assert!(is_busy(&table), "of a round before");
+        table.turn_computed(1, 2, 0.1);
+        table.turn_done(1, 2, loss);
+        assert!(!is_busy(&table));
         assert_eq!(table.done, 0);
         given(table.turns.as_mut().unwrap(), 2).unwrap();
-        table.turn_done(2, 1, Loss::new(1, Some(1.5)), 0.1);
+        table.turn_computed(2, 1, 0.1);
+        table.turn_done(2, 1, Loss::new(1, Some(1.5)));
         assert_eq!((table.done, table.losses[&1]), (1, 1.0));
+    }
+
+    #[test]
+    fn who_brings_what_it_computed_is_told_what_is_next_within_its_bound() {
+        for (bound, next) in [(0, None), (1, Some((1, 2, 0..4)))] {
+            let mut turns = turns(Drift::Bounded(bound));
+            turns.submit(2, 8);
+            given(&mut turns, 1).unwrap();
+            let mut table = Table { turns: Some(turns), submitted: 2, ..Table::default() };
+            table.turn_computed(1, 1, 0.1);
+            assert_eq!(given(table.turns.as_mut().unwrap(), 1), next, "a bound of {bound}");
+            assert_eq!(table.done, 0);
+            // It is lost before the servers have it: all of it is given to another.
+            let turns = table.turns.as_mut().unwrap();
+            turns.lose(1);
+            turns.lose(2);
+            turns.join(3, 1);
+            assert_eq!(given(turns, 3), Some((1, 1, 0..4)));
+        }
     }
 
     #[test]
@@ -228,8 +258,8 @@ mod tests {
         });
         turns.release();
         let is_release = |told| matches!(told, Some(FromDriver::Release { round: 1 }));
-        assert!(is_release(turns.message_for(1)) && is_release(turns.message_for(2)));
-        assert!(turns.message_for(1).is_none(), "it was told once");
+        assert!(is_release(turns.message_for(1, false)) && is_release(turns.message_for(2, false)));
+        assert!(turns.message_for(1, false).is_none(), "it was told once");
         turns.released(1, 0);
         assert_eq!(turns.n_holding(), 2, "of a round before");
         turns.released(1, 1);
@@ -244,9 +274,9 @@ mod tests {
         (1..=2).for_each(|number| turns.join(number, 1));
         // One grain for two workers: the first has none.
         (1..=3).for_each(|step| turns.submit(step, 1));
-        let told = turns.message_for(1);
+        let told = turns.message_for(1, false);
         assert!(matches!(told, Some(FromDriver::Advance { step: 3 })), "{told:?}");
-        assert!(turns.message_for(1).is_none());
+        assert!(turns.message_for(1, false).is_none());
         assert_eq!(given(&mut turns, 2), Some((1, 1, 0..1)));
     }
 }

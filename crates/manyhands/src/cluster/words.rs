@@ -38,7 +38,9 @@ pub(super) enum FromWorker {
     Stands { view: ViewId, standing: Option<Standing> },
     /// These units of the state after so many steps, which are beside it.
     Parts { formation: u64, steps: u64, units: Vec<Unit>, tensors: Vec<TensorHead> },
-    /// A turn of a round is done, with the mean loss of its grains.
+    /// A turn of a round is computed, in so many seconds, and on its way to the servers.
+    TurnComputed { round: u64, seconds: f64 },
+    /// The servers have what it computed in a turn, with the mean loss of its grains.
     TurnDone { round: u64, loss: Loss, work: Work },
     /// What it held back as too small to matter is with the servers.
     Released { round: u64 },
@@ -115,8 +117,16 @@ pub(super) enum FromDriver {
     GiveState { steps: u64 },
     /// There are too few servers: this worker is to be one too.
     BeServer,
-    /// Where workers need not wait for each other: some grains of a step, from 1, and how many steps may be missing; for the round in which the worker asked.
-    Turn { round: u64, step: u64, grains: Range<usize>, n_grains: usize, bound: Option<u64> },
+    /// Where workers need not wait for each other: some grains of a step, from 1, and how many steps may be missing; for the round in which the worker asked. Inputs that are
+    /// there follow without being asked for.
+    Turn {
+        round: u64,
+        step: u64,
+        grains: Range<usize>,
+        n_grains: usize,
+        bound: Option<u64>,
+        has_inputs: bool,
+    },
     /// The state is wanted: what the worker holds back as too small to matter is to be with the servers; for the round in which it asked.
     Release { round: u64 },
     /// There is nothing of the steps before this one, from 1, for the worker.
@@ -292,6 +302,10 @@ impl Checked for FromWorker {
                     false => Err("its work took no number of seconds".to_string()),
                 }
             }
+            FromWorker::TurnComputed { seconds, .. } => match (0.0..=1e12).contains(seconds) {
+                true => Ok(()),
+                false => Err("a turn took no number of seconds".to_string()),
+            },
             FromWorker::Spans { step, place, spans } => {
                 check_step(*step)?;
                 bounded("the place in a mesh", *place, 4096)?;

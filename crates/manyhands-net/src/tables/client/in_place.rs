@@ -12,7 +12,7 @@ use super::ticket::Ticket;
 use super::{Request, keys};
 use crate::tables::body::{self, Lender};
 use crate::tables::error::TableError;
-use crate::tables::message::{Body, Operation};
+use crate::tables::message::{Body, Operation, floats};
 
 impl Table {
     /// Pushes values and waits until every holder has them: as [`Table::push_with`] and a wait, but elements go out from where they lie.
@@ -29,6 +29,37 @@ impl Table {
             }
             _ => self.push_with(keys, values, settings)?.wait(),
         }
+    }
+
+    /// As [`Table::push_with`], of elements that `fill` writes where they are sent from: it is asked for one run of the table after the other.
+    pub fn push_filled(
+        &self,
+        elements: Range<u64>,
+        settings: PushSettings,
+        mut fill: impl FnMut(Range<u64>, &mut [f32]),
+    ) -> Result<Ticket, TableError> {
+        if !self.goes_as_it_is() {
+            let n = elements.end.saturating_sub(elements.start) as usize;
+            let values = filled(n, |values| fill(elements.clone(), values));
+            return self.push_with(elements, &floats(&values), settings);
+        }
+        let what = format!("a push to the table {}", self.name());
+        self.shared().await_room(&what)?;
+        let mut checked = Ok(());
+        let operation = push_at(self.now(), settings);
+        let operation = |first, n| operation(first, n).known_finite();
+        let first = elements.start;
+        let requests = self.runs(&elements, operation, |run| {
+            let run = first + run.start as u64..first + run.end as u64;
+            filled((run.end - run.start) as usize, |values| {
+                fill(run.clone(), values);
+                if checked.is_ok() {
+                    checked = self.check_finite(&Keys::Range(run), values);
+                }
+            })
+        })?;
+        checked?;
+        Ok(self.shared().submit_now(requests, what))
     }
 
     /// A step under BSP of one who brings one part of it: pushes the part, of whole shards, and waits for the values that the step leaves of the same elements. Both

@@ -520,17 +520,20 @@ impl Table {
     pub(super) fn check_push(&self, keys: &Keys<'_>, values: &[f32]) -> Result<Split, TableError> {
         let split = self.split(keys, values.len())?;
         self.check_sizes(&split, 8 + 4 * self.spec().width(), "a push to")?;
-        if self.spec().rejects_nan
-            && let Some((at, value)) = find_not_finite(values)
-        {
-            let key = match keys {
-                Keys::Range(range) => range.start + at as u64,
-                Keys::List(keys) => keys[at / self.spec().width()],
-            };
-            let (worker, value) = (self.shared.name().to_string(), value.to_string());
-            return Err(TableError::NotFinite { worker, table: self.name().into(), key, value });
-        }
+        self.check_finite(keys, values)?;
         Ok(split)
+    }
+
+    /// Whether values of these keys are numbers, where the table takes no others.
+    pub(super) fn check_finite(&self, keys: &Keys<'_>, values: &[f32]) -> Result<(), TableError> {
+        let found = find_not_finite(values).filter(|_| self.spec().rejects_nan);
+        let Some((at, value)) = found else { return Ok(()) };
+        let key = match keys {
+            Keys::Range(range) => range.start + at as u64,
+            Keys::List(keys) => keys[at / self.spec().width()],
+        };
+        let (worker, value) = (self.shared.name().to_string(), value.to_string());
+        Err(TableError::NotFinite { worker, table: self.name().into(), key, value })
     }
 
     /// Whether what goes to each shard may go at once, with so many bytes for a key. Dense shards are cut so that they may.
@@ -546,7 +549,7 @@ impl Table {
         Err(TableError::TooLarge { who, what, n_bytes })
     }
 
-    pub(super) fn shared(&self) -> &Shared {
+    pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 

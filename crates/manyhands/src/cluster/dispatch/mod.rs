@@ -40,14 +40,6 @@ pub(super) struct Turn {
     pub(super) bound: Option<u64>,
 }
 
-/// What a turn took.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Took {
-    pub(super) seconds: f64,
-    /// The mean loss of its grains.
-    pub(super) loss: f64,
-}
-
 /// Gives out turns.
 pub(super) struct Dispatcher {
     drift: Drift,
@@ -70,8 +62,11 @@ struct Step {
 /// What is known of a worker.
 #[derive(Clone, Debug)]
 struct Worker {
+    /// What it computes, or was told to.
     doing: Option<Turn>,
-    /// Since when it has nothing to do.
+    /// What it has computed, and brings to the servers.
+    bringing: Option<Turn>,
+    /// Since when it has nothing to compute.
     idle_since: f64,
     /// The mean of its turns, in which the newest ones count most.
     seconds_per_grain: Option<f64>,
@@ -103,6 +98,7 @@ impl Dispatcher {
     pub(super) fn join(&mut self, now: f64, worker: WorkerNumber) {
         let new = Worker {
             doing: None,
+            bringing: None,
             idle_since: now,
             seconds_per_grain: None,
             n_turns: 0,
@@ -122,10 +118,10 @@ impl Dispatcher {
                 kept_for.take_if(|one| *one == worker);
             }
         }
-        if let Some(turn) = lost.doing
-            && let Some(step) = self.steps.get_mut(&turn.step)
-        {
-            step.left.push((None, turn.grains));
+        for turn in lost.doing.into_iter().chain(lost.bringing) {
+            if let Some(step) = self.steps.get_mut(&turn.step) {
+                step.left.push((None, turn.grains));
+            }
         }
         self.share_again();
     }
@@ -199,23 +195,30 @@ impl Dispatcher {
         }
     }
 
-    /// A worker has done its turn. Gives the step that is complete by it with its mean loss, and what was decided.
-    pub(super) fn done(&mut self, now: f64, number: WorkerNumber, took: Took) -> Done {
-        let mut done = Done::default();
-        let Some(worker) = self.workers.get_mut(&number) else { return done };
-        let Some(turn) = worker.doing.take() else { return done };
-        let n = turn.grains.len();
-        let seconds = took.seconds / n.max(1) as f64;
-        let before = worker.seconds_per_grain.unwrap_or(seconds);
+    /// A worker has computed its turn in so many seconds, and brings it to the servers. It can be told what is next.
+    pub(super) fn computed(&mut self, now: f64, number: WorkerNumber, seconds: f64) {
+        let Some(worker) = self.workers.get_mut(&number) else { return };
+        // One thing after the other: whoever says otherwise is not believed.
+        let Some(turn) = worker.doing.take_if(|_| worker.bringing.is_none()) else { return };
+        let each = seconds / turn.grains.len().max(1) as f64;
+        let before = worker.seconds_per_grain.unwrap_or(each);
         worker.n_turns = worker.n_turns.saturating_add(1);
         let weight = NEWEST.max(1.0 / f64::from(worker.n_turns));
         // A little of what is new: shares follow who is slow for long. Who is for a few turns is why bounds are there, and with small turns it would push more often for nothing.
-        worker.seconds_per_grain = Some(before + weight * (seconds - before));
-        worker.worked += took.seconds;
+        worker.seconds_per_grain = Some(before + weight * (each - before));
+        worker.worked += seconds;
         worker.idle_since = now;
+        worker.bringing = Some(turn);
+    }
+
+    /// The servers have what a worker brought, with the mean loss of its grains. Gives the step that is complete by it with its mean loss, and what was decided.
+    pub(super) fn done(&mut self, number: WorkerNumber, loss: f64) -> Done {
+        let mut done = Done::default();
+        let brought = self.workers.get_mut(&number).and_then(|worker| worker.bringing.take());
+        let Some(turn) = brought else { return done };
         let Some(step) = self.steps.get_mut(&turn.step) else { return done };
-        step.n_done += n;
-        step.loss += took.loss * n as f64;
+        step.n_done += turn.grains.len();
+        step.loss += loss * turn.grains.len() as f64;
         if step.n_done == step.n_grains {
             let loss = step.loss / step.n_grains.max(1) as f64;
             self.steps.remove(&turn.step);
@@ -237,9 +240,10 @@ impl Dispatcher {
         self.steps.get(&step).map(|step| step.n_grains)
     }
 
-    /// Whether a worker has a turn.
+    /// Whether a worker has a turn, or brings one.
     pub(super) fn is_busy(&self, number: WorkerNumber) -> bool {
-        self.workers.get(&number).is_some_and(|worker| worker.doing.is_some())
+        let has_one = |worker: &Worker| worker.doing.is_some() || worker.bringing.is_some();
+        self.workers.get(&number).is_some_and(has_one)
     }
 
     /// How many steps must be there for all to have something to do.

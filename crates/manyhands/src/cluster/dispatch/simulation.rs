@@ -48,13 +48,23 @@ struct Outcome {
     furthest: u64,
 }
 
+/// What a worker is through with.
+enum Through {
+    /// Its turn is computed, in so many seconds.
+    Computed(f64),
+    /// The servers have it.
+    Brought,
+}
+
 /// Runs all steps; a grain takes a worker that is not slowed half a second.
 fn simulate(drift: Drift, slowed: Slowed) -> Outcome {
     let mut dispatcher = Dispatcher::new(drift);
     (0..N_WORKERS).for_each(|number| dispatcher.join(0.0, WorkerNumber(number)));
     let (mut submitted, mut oldest, mut now) = (0, 0, 0.0);
     let mut complete = std::collections::BTreeSet::new();
-    let mut busy: Vec<(f64, WorkerNumber, f64)> = Vec::new();
+    let mut events: Vec<(f64, WorkerNumber, Through)> = Vec::new();
+    // What workers were told to do and have not begun, and who is bringing something before that.
+    let (mut told, mut bringing) = (BTreeMap::new(), std::collections::BTreeSet::new());
     let (mut worked, mut sentences, mut furthest) = (0.0, Vec::new(), 0);
     let mut n_grains_done = 0;
     while oldest < N_STEPS {
@@ -67,16 +77,34 @@ fn simulate(drift: Drift, slowed: Slowed) -> Outcome {
             if let Some(bound) = turn.bound {
                 assert!(turn.step <= oldest + bound, "{turn:?} at {oldest}");
             }
-            let seconds = 0.5 * turn.grains.len() as f64 * slowed(number.0, now) + MOVING;
             n_grains_done += turn.grains.len();
-            busy.push((now + seconds, number, seconds));
+            told.insert(number, turn.grains.len());
         }
-        busy.sort_by(|a, b| b.0.total_cmp(&a.0));
-        let (at, number, seconds) = busy.pop().expect("somebody works while steps are left");
-        (now, worked) = (at, worked + seconds);
-        let done = dispatcher.done(now, number, Took { seconds, loss: 1.0 });
-        sentences.extend(done.sentences);
-        complete.extend(done.step.map(|(step, _)| step));
+        told.retain(|number, n_grains| {
+            let begins = !bringing.contains(number);
+            if begins {
+                let seconds = 0.5 * *n_grains as f64 * slowed(number.0, now);
+                events.push((now + seconds, *number, Through::Computed(seconds)));
+            }
+            !begins
+        });
+        events.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let (at, number, through) = events.pop().expect("somebody works while steps are left");
+        now = at;
+        match through {
+            Through::Computed(seconds) => {
+                worked += seconds + MOVING;
+                bringing.insert(number);
+                events.push((now + MOVING, number, Through::Brought));
+                dispatcher.computed(now, number, seconds);
+            }
+            Through::Brought => {
+                bringing.remove(&number);
+                let done = dispatcher.done(number, 1.0);
+                sentences.extend(done.sentences);
+                complete.extend(done.step.map(|(step, _)| step));
+            }
+        }
         while complete.remove(&oldest) {
             oldest += 1;
         }
@@ -84,6 +112,12 @@ fn simulate(drift: Drift, slowed: Slowed) -> Outcome {
     assert_eq!(n_grains_done, N_STEPS as usize * N_GRAINS, "each grain once");
     let waiting = 1.0 - worked / (now * N_WORKERS as f64);
     Outcome { seconds: now, waiting, sentences, furthest }
+}
+
+/// A worker does its turn, in a second.
+fn do_turn(dispatcher: &mut Dispatcher, now: f64, number: WorkerNumber, loss: f64) -> Done {
+    dispatcher.computed(now, number, 1.0);
+    dispatcher.done(number, loss)
 }
 
 const CASES: [(&str, Slowed); 4] =
@@ -149,8 +183,8 @@ fn a_loss_that_rises_draws_all_together() {
         dispatcher.submit(step, 1);
         assert_eq!(dispatcher.give(step as f64).len(), 1);
         let loss = if step < 100 { 1.0 } else { 9.0 };
-        let took = Took { seconds: 1.0, loss };
-        sentences.extend(dispatcher.done(step as f64 + 1.0, WorkerNumber(1), took).sentences);
+        let done = do_turn(&mut dispatcher, step as f64 + 1.0, WorkerNumber(1), loss);
+        sentences.extend(done.sentences);
     }
     assert!(sentences.iter().any(|one| one.starts_with("the loss rose from 1.0000 to ")));
 }
@@ -165,10 +199,9 @@ fn what_a_lost_worker_had_is_done_by_others() {
         dispatcher.submit(7, 4);
         assert_eq!(dispatcher.give(0.0).len(), 2);
         dispatcher.lose(one);
-        let took = Took { seconds: 1.0, loss: 2.0 };
         let mut step = None;
         for turn in 1..=4 {
-            step = dispatcher.done(f64::from(turn), other, took).step.or(step);
+            step = do_turn(&mut dispatcher, f64::from(turn), other, 2.0).step.or(step);
             dispatcher.give(f64::from(turn));
         }
         assert_eq!(step, Some((7, 2.0)), "{drift:?}");
@@ -223,10 +256,9 @@ mod comings_and_goings {
         #[test]
         fn turns_lie_one_in_the_other_or_apart_and_every_grain_is_done(
             drift in prop::sample::select(vec![Drift::Bounded(1), Drift::Unbounded, Drift::Adaptive]),
-            happenings in prop::collection::vec((0u8..3, 0u64..4), 0..60),
+            happenings in prop::collection::vec((0u8..4, 0u64..4), 0..80),
         ) {
             let mut dispatcher = Dispatcher::new(drift);
-            let took = Took { seconds: 0.5, loss: 1.0 };
             let mut given = BTreeMap::new();
             (1..=4).for_each(|step| dispatcher.submit(step, N_GRAINS));
             for (what, number) in happenings {
@@ -238,7 +270,8 @@ mod comings_and_goings {
                         dispatcher.join(0.0, worker);
                     }
                     1 => dispatcher.lose(worker),
-                    _ => drop(dispatcher.done(0.0, worker, took)),
+                    2 => dispatcher.computed(0.0, worker, 0.5),
+                    _ => drop(dispatcher.done(worker, 1.0)),
                 }
                 dispatcher.give(0.0).iter().for_each(|(_, turn)| note(&mut given, turn));
             }
@@ -247,7 +280,7 @@ mod comings_and_goings {
             dispatcher.join(0.0, last);
             for _ in 0..4 * N_GRAINS {
                 dispatcher.give(0.0).iter().for_each(|(_, turn)| note(&mut given, turn));
-                dispatcher.done(0.0, last, took);
+                do_turn(&mut dispatcher, 0.0, last, 1.0);
             }
             prop_assert_eq!(dispatcher.oldest(), None);
         }

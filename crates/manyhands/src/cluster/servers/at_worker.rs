@@ -3,28 +3,26 @@
 //! The sums of its grains go out as parts of the step; the servers wait for the parts of all, apply the step once, and the new values come back. Until then nothing of
 //! the worker's state has changed, so a step that is stopped can be done again: parts that servers have already are dropped there.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use manyhands_device::{GROUP_ALIGNMENT, PlanId, StepExecutor, SumLayout};
+use manyhands_device::{PlanId, StepExecutor, SumLayout};
 use manyhands_net::collective::{CollectiveError, Group};
 use manyhands_net::membership::message::Peer;
 use manyhands_net::station::Station;
 use manyhands_net::tables::client::{ClientSettings, StepPart, Table, Tables, Ticket};
 use manyhands_net::tables::error::TableError;
 use manyhands_net::tables::network::{Network, OnStation};
-use manyhands_program::DType;
 
 use super::foresight::Foresight;
 use super::rows_of_grains::RowsOfGrains;
 use super::server::Hosted;
 use super::{JobTable, ServerTraffic, history};
 use crate::cluster::halt::Halt;
-use crate::cluster::sums::{ExchangeError, exchange_typed};
+use crate::cluster::sums::{ExchangeError, exchange_typed, rest_of};
 use crate::error::Error;
 
 /// How long one try to reach the table, or to send where much is underway, goes on without a look at whether to stop.
@@ -46,8 +44,6 @@ pub(in crate::cluster) struct TableAtHand {
     pub(super) values: Vec<f32>,
     has_values: bool,
     pub(super) foresight: Foresight,
-    /// Memory for the gradients of a turn.
-    pub(super) staging: Vec<f32>,
     /// The servers were one step further before the values were read: those of the next step will be right again.
     pub(in crate::cluster) is_behind: bool,
     hosted: Vec<Hosted>,
@@ -111,7 +107,6 @@ impl TableAtHand {
             values,
             has_values: false,
             foresight: Foresight::default(),
-            staging: Vec::new(),
             is_behind: false,
             hosted: Vec::new(),
             told: ServerTraffic::default(),
@@ -241,7 +236,7 @@ impl TableAtHand {
         let updated = layout.parameters.iter().filter(|one| one.update.is_some());
         let runs: Result<_, Error> = updated.map(|one| Ok((one.first, of(&one.sum)?))).collect();
         let divisor = of(&layout.divisor)?.first_chunk().copied().unwrap_or_default();
-        Ok((Gathered { runs: runs? }, f32::from_le_bytes(divisor)))
+        Ok((Gathered::of(runs?), f32::from_le_bytes(divisor)))
     }
 
     /// Waits for the values that the servers made of a step.
@@ -349,21 +344,38 @@ pub(super) struct Gathered<'b> {
     runs: Vec<(usize, &'b [u8])>,
 }
 
-impl Gathered<'_> {
+impl<'b> Gathered<'b> {
+    pub(super) fn of(runs: Vec<(usize, &'b [u8])>) -> Gathered<'b> {
+        Gathered { runs }
+    }
+
     /// The elements of the table from the first on; zeros where no sum lies.
     pub(super) fn put(&self, first: usize, to: &mut [f32]) {
-        let (end, mut done) = (first + to.len(), first);
-        for (start, bytes) in &self.runs {
-            let (from, until) = ((*start).max(first), (start + bytes.len() / 4).min(end));
-            if from < until {
-                to[done - first..from - first].fill(0.0);
-                let bytes = &bytes[4 * (from - start)..4 * (until - start)];
-                bytemuck::cast_slice_mut(&mut to[from - first..until - first])
-                    .copy_from_slice(bytes);
-                done = until;
-            }
+        let mut done = 0;
+        for (place, sums) in self.within(first..first + to.len()) {
+            to[done..place.start].fill(0.0);
+            done = place.end;
+            to[place].copy_from_slice(sums);
         }
-        to[done - first..].fill(0.0);
+        to[done..].fill(0.0);
+    }
+
+    /// Adds as much of each sum to these elements of the table.
+    pub(super) fn add_scaled(&self, scale: f32, first: usize, to: &mut [f32]) {
+        for (place, sums) in self.within(first..first + to.len()) {
+            to[place].iter_mut().zip(sums).for_each(|(to, sum)| *to += scale * sum);
+        }
+    }
+
+    /// The sums of these elements, and where they lie among them.
+    fn within(&self, elements: Range<usize>) -> impl Iterator<Item = (Range<usize>, &[f32])> {
+        self.runs.iter().filter_map(move |(start, bytes)| {
+            let sums: &[f32] = bytemuck::cast_slice(bytes);
+            let (from, until) =
+                ((*start).max(elements.start), (start + sums.len()).min(elements.end));
+            let place = |at: usize| at - elements.start;
+            (from < until).then(|| (place(from)..place(until), &sums[from - start..until - start]))
+        })
     }
 }
 
@@ -389,21 +401,6 @@ impl Aligned {
     fn bytes(&self) -> &[u8] {
         bytemuck::cast_slice(&self.words)
     }
-}
-
-/// The sums that belong to no server, by their element type, as places in the bytes of a set.
-fn rest_of(layout: &SumLayout, on_servers: &BTreeSet<&str>) -> Vec<(DType, Vec<Range<usize>>)> {
-    let mut rest: Vec<(DType, Vec<Range<usize>>)> = Vec::new();
-    for sum in layout.sums.iter().filter(|sum| !on_servers.contains(sum.name.as_str())) {
-        // The zeros behind it go along, so that the next one begins where its type wants it.
-        let n_bytes = (sum.n_elements * sum.dtype.size()).next_multiple_of(GROUP_ALIGNMENT);
-        let place = sum.offset..sum.offset + n_bytes;
-        match rest.iter_mut().find(|(dtype, _)| *dtype == sum.dtype) {
-            Some((_, places)) => places.push(place),
-            None => rest.push((sum.dtype, vec![place])),
-        }
-    }
-    rest
 }
 
 pub(super) fn is_set(stop: &AtomicBool) -> bool {

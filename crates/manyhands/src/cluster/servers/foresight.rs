@@ -7,32 +7,35 @@
 /// What a worker knows of how the parameters move.
 #[derive(Default)]
 pub(super) struct Foresight {
-    /// The values at the beginning of the last turn; empty where there was none.
+    /// The values at the beginning of the last turn, where there was one.
     before: Vec<f32>,
-    /// Where they are going to be at the end of the turn at hand.
-    ahead: Vec<f32>,
+    is_known: bool,
 }
 
 impl Foresight {
-    /// Where these values are going to be when the gradient of the turn that begins with them arrives, where so much of what moves them is done by others. In a first turn,
-    /// nobody knows better.
-    pub(super) fn of(&mut self, values: &[f32], others: f32) -> &[f32] {
-        self.ahead.resize(values.len(), 0.0);
-        if self.before.len() == values.len() {
-            let moved = values.iter().zip(&self.before);
-            let moved = self.ahead.iter_mut().zip(moved);
-            moved.for_each(|(ahead, (now, before))| *ahead = now + others * (now - before));
-        } else {
-            self.ahead.copy_from_slice(values);
+    /// Writes where these values, those from the first on, are going to be when the gradient of the turn that begins with them arrives, where so much of what moves them is
+    /// done by others. In a first turn, nobody knows better.
+    pub(super) fn look(&self, first: usize, values: &[f32], others: f32, ahead: &mut [f32]) {
+        match self.before.get(first..first + values.len()).filter(|_| self.is_known) {
+            Some(before) => {
+                let moved = values.iter().zip(before);
+                let moved = ahead.iter_mut().zip(moved);
+                moved.for_each(|(ahead, (now, before))| *ahead = now + others * (now - before));
+            }
+            None => ahead.copy_from_slice(values),
         }
-        self.before.resize(values.len(), 0.0);
-        self.before.copy_from_slice(values);
-        &self.ahead
+    }
+
+    /// The turn that began with these values is over. It keeps them, and leaves memory for as many others.
+    pub(super) fn remember(&mut self, values: &mut Vec<f32>) {
+        std::mem::swap(&mut self.before, values);
+        values.resize(self.before.len(), 0.0);
+        self.is_known = true;
     }
 
     /// What happened to the values since the last turn says nothing of what is going to.
     pub(super) fn forget(&mut self) {
-        self.before.clear();
+        self.is_known = false;
     }
 }
 
@@ -40,16 +43,27 @@ impl Foresight {
 mod tests {
     use super::*;
 
+    /// A turn that begins with these values.
+    fn turn<const N: usize>(foresight: &mut Foresight, values: [f32; N], others: f32) -> [f32; N] {
+        let mut ahead = [0.0; N];
+        foresight.look(0, &values, others, &mut ahead);
+        foresight.remember(&mut values.to_vec());
+        ahead
+    }
+
     #[test]
     fn values_go_on_as_they_went_during_the_last_turn() {
         let mut foresight = Foresight::default();
-        assert_eq!(foresight.of(&[1.0, 8.0], 1.0), [1.0, 8.0]);
-        assert_eq!(foresight.of(&[2.0, 6.0], 1.0), [3.0, 4.0]);
-        assert_eq!(foresight.of(&[2.0, 5.0], 0.5), [2.0, 4.5]);
-        assert_eq!(foresight.of(&[4.0, 1.0], 0.0), [4.0, 1.0], "nobody else moves them");
+        assert_eq!(turn(&mut foresight, [1.0, 8.0], 1.0), [1.0, 8.0]);
+        assert_eq!(turn(&mut foresight, [2.0, 6.0], 1.0), [3.0, 4.0]);
+        assert_eq!(turn(&mut foresight, [2.0, 5.0], 0.5), [2.0, 4.5]);
+        assert_eq!(turn(&mut foresight, [4.0, 1.0], 0.0), [4.0, 1.0], "nobody else moves them");
+        let mut second = [0.0];
+        foresight.look(1, &[3.0], 1.0, &mut second);
+        assert_eq!(second, [5.0], "a run of them");
         foresight.forget();
-        assert_eq!(foresight.of(&[9.0, 1.0], 1.0), [9.0, 1.0]);
-        assert_eq!(foresight.of(&[9.0, 2.0], 1.0), [9.0, 3.0]);
+        assert_eq!(turn(&mut foresight, [9.0, 1.0], 1.0), [9.0, 1.0]);
+        assert_eq!(turn(&mut foresight, [9.0, 2.0], 1.0), [9.0, 3.0]);
     }
 
     /// Steps of momentum on a parabola until it is as good as at its bottom, where gradients arrive so many steps late.
@@ -59,7 +73,7 @@ mod tests {
         let mut underway = std::collections::VecDeque::new();
         let mut last_away = 0;
         for step in 0..1000 {
-            let at = if looks_ahead { foresight.of(&[value], 1.0)[0] } else { value };
+            let at = if looks_ahead { turn(&mut foresight, [value], 1.0)[0] } else { value };
             underway.push_back(at);
             if underway.len() > late {
                 let gradient = underway.pop_front().unwrap_or_default();

@@ -11,7 +11,8 @@ use manyhands_net::tables::error::TableError;
 use manyhands_net::tables::message::TurnOf;
 use manyhands_program::LOSS;
 
-use super::at_worker::{Client, PartsOf, TableAtHand, halt, is_set, sent, stopped};
+use super::at_worker::{Client, Gathered, PartsOf, TableAtHand, halt, is_set, sent, stopped};
+use super::rows_of_grains::RowsOfGrains;
 use crate::cluster::halt::{Halt, driver_halt};
 use crate::cluster::plane::{Plane, lost_in_own};
 use crate::cluster::talk::{TalkError, Until};
@@ -31,8 +32,35 @@ struct TurnAtHand {
 }
 
 impl TurnAtHand {
+    /// The share of the step that it is.
+    fn share(&self) -> f32 {
+        self.grains.len() as f32 / self.n_grains.max(1) as f32
+    }
+
     fn parts(&self, plan: PlanId) -> PartsOf {
         PartsOf { plan, number: self.step, n_grains: self.n_grains }
+    }
+}
+
+/// What a turn is about to push.
+struct Learned<'e> {
+    /// The sums of the grains that were done; more than one set where the grains are no subtree.
+    gradients: Vec<Gathered<'e>>,
+    /// What they are to be divided by.
+    divisor: f32,
+    /// What changed of parameters without gradients, from their first elements on.
+    changes: Vec<(usize, Vec<f32>)>,
+}
+
+impl Learned<'_> {
+    /// The elements of the table from the first on.
+    fn put(&self, first: usize, to: &mut [f32]) {
+        let inverse = 1.0 / self.divisor;
+        to.fill(0.0);
+        self.gradients.iter().for_each(|sums| sums.add_scaled(inverse, first, to));
+        let changes =
+            self.changes.iter().map(|(start, change)| (*start, bytemuck::cast_slice(change)));
+        Gathered::of(changes.collect()).add_scaled(1.0, first, to);
     }
 }
 
@@ -72,7 +100,10 @@ impl Plane<'_> {
             match message {
                 // One of an earlier round was given to others meanwhile.
                 FromDriver::Turn { round, .. } if round != own_round => {}
-                FromDriver::Turn { round, step, grains, n_grains, bound } => {
+                FromDriver::Turn { round, step, grains, n_grains, bound, has_inputs } => {
+                    if has_inputs {
+                        job.wanted.push((step, vec![grains.clone()]));
+                    }
                     self.turn(&TurnAtHand { round, step, grains, n_grains, bound }, stop)?;
                 }
                 FromDriver::Release { round } if round != own_round => {}
@@ -117,35 +148,24 @@ impl Plane<'_> {
         job.write_shared(plan, &inputs, turn.step)?;
         job.executor.run_grains(plan, grains)?;
         job.sum_own(plan).map_err(lost_in_own)?;
-        let share = turn.grains.len() as f32 / turn.n_grains.max(1) as f32;
-        let (mut staging, divisor) = match &mut job.table {
-            Some(table) => table.mean_gradients(&mut job.executor, plan)?,
-            None => (Vec::new(), 1.0),
-        };
-        job.executor.run_update(plan)?;
+        job.executor.run_update_and_hold(plan)?;
         if let Some(padding) = &mut self.padding {
             padding.sleep(computing.elapsed(), turn.grains.len());
         }
         work.seconds.compute = computing.elapsed().as_secs_f64();
         let loss = job.executor.step_scalar(plan, LOSS)?;
+        let (round, seconds) = (turn.round, work.seconds.compute);
+        let computed = FromWorker::TurnComputed { round, seconds };
+        job.driver.say(&computed, &[]).and_then(|()| job.driver.push()).map_err(driver_halt)?;
         let pushing = Instant::now();
         if let Some(table) = &mut job.table {
-            table.add_changes(&job.executor, &mut staging)?;
-            // Whoever does these grains again, because this worker did not say that they are done, brings what counts once.
-            let grains = [turn.grains.start, turn.grains.end];
-            let of = TurnOf { step: turn.step - 1, grains, n_grains: turn.n_grains };
-            let settings = PushSettings { rate: table.rate, share, turn: Some(of) };
-            if let Some(rows) = &job.rows {
-                let (from, parts) = ((&job.executor, rows), turn.parts(plan));
-                table.push_row_means(from, parts, &turn.grains, (divisor, settings), stop)?;
-            }
-            table.push_turn(staging, settings, stop)?;
+            table.push_turn(&job.executor, job.rows.as_ref(), turn, plan, stop)?;
         }
         work.seconds.exchange += pushing.elapsed().as_secs_f64();
         work.traffic = job.table.as_mut().and_then(TableAtHand::take_traffic);
         // The servers have it, so it is told whatever happens next.
         let loss = Loss::new(turn.step, Some(loss));
-        let done = FromWorker::TurnDone { round: turn.round, loss, work };
+        let done = FromWorker::TurnDone { round, loss, work };
         job.driver.say(&done, &[]).and_then(|()| job.driver.push()).map_err(driver_halt)?;
         Ok(())
     }
@@ -200,70 +220,70 @@ impl TableAtHand {
                 Err(error) => return Err(halt(error)),
             }
         }
-        let others = 1.0 - turn.grains.len() as f32 / turn.n_grains.max(1) as f32;
-        let ahead = if self.job.looks_ahead() {
-            self.foresight.of(&self.values, others)
-        } else {
-            &self.values
-        };
+        let others = 1.0 - turn.share();
         for one in &self.job.layout.parameters {
+            let values = &self.values[one.first..one.first + one.n_elements];
             // Running statistics are what they are.
-            let values = if one.update.is_some() { ahead } else { &self.values };
-            let values = &values[one.first..one.first + one.n_elements];
-            executor.write_parameter(&one.name, bytemuck::cast_slice(values))?;
+            if self.job.looks_ahead() && one.update.is_some() {
+                executor.fill_parameter(&one.name, |ahead| {
+                    self.foresight.look(one.first, values, others, bytemuck::cast_slice_mut(ahead));
+                })?;
+            } else {
+                executor.write_parameter(&one.name, bytemuck::cast_slice(values))?;
+            }
         }
         Ok(())
     }
 
-    /// The mean gradients of the grains that were done, where they lie in the table, and what they were divided by.
-    fn mean_gradients(
-        &mut self,
-        executor: &mut StepExecutor,
-        plan: PlanId,
-    ) -> Result<(Vec<f32>, f32), Error> {
-        let sums = executor.sum_layout(plan)?.clone();
-        // The memory of the turn before: fresh pages would cost more than what is written to them.
-        let mut staging = std::mem::take(&mut self.staging);
-        staging.resize(self.job.layout.n_elements, 0.0);
-        let divisor = executor.exchange(plan, |_, totals| {
-            let (gathered, divisor) = self.gathered(&sums, totals)?;
-            gathered.put(0, &mut staging);
-            Ok::<f32, Error>(divisor)
-        })??;
-        let inverse = 1.0 / divisor;
-        staging.iter_mut().for_each(|sum| *sum *= inverse);
-        Ok((staging, divisor))
-    }
-
-    /// What this worker changed of parameters that have no gradient.
-    fn add_changes(&self, executor: &StepExecutor, staging: &mut [f32]) -> Result<(), Error> {
-        for one in self.job.layout.parameters.iter().filter(|one| one.update.is_none()) {
-            let range = one.first..one.first + one.n_elements;
-            let now = executor.parameter(&one.name)?.elements::<f32>()?;
-            let before = &self.values[range.clone()];
-            let pairs = now.iter().zip(before);
-            staging[range].iter_mut().zip(pairs).for_each(|(to, (now, before))| *to = now - before);
-        }
-        Ok(())
+    /// The mean gradients of the grains that were done, and what this worker changed of parameters that have none.
+    fn learned<'e>(&self, executor: &'e StepExecutor, plan: PlanId) -> Result<Learned<'e>, Error> {
+        let sums = executor.sum_layout(plan)?;
+        let held = (0..executor.held().len())
+            .map(|idx| self.gathered(sums, executor.held_bytes(idx)?))
+            .collect::<Result<Vec<_>, Error>>()?;
+        let divisor = held.iter().map(|(_, divisor)| divisor).sum();
+        let gradients = held.into_iter().map(|(gathered, _)| gathered).collect();
+        let without = self.job.layout.parameters.iter().filter(|one| one.update.is_none());
+        let changed = without.map(|one| {
+            let before = &self.values[one.first..one.first + one.n_elements];
+            let mut change: Vec<f32> = executor.parameter(&one.name)?.elements()?;
+            change.iter_mut().zip(before).for_each(|(now, before)| *now -= before);
+            Ok((one.first, change))
+        });
+        Ok(Learned { gradients, divisor, changes: changed.collect::<Result<_, Error>>()? })
     }
 
     /// Pushes what was learned, and waits until the servers have it.
     fn push_turn(
         &mut self,
-        staging: Vec<f32>,
-        settings: PushSettings,
+        executor: &StepExecutor,
+        rows: Option<&RowsOfGrains>,
+        turn: &TurnAtHand,
+        plan: PlanId,
         stop: &AtomicBool,
     ) -> Result<(), Halt> {
         let client = self.client(stop)?;
-        let range = 0..self.job.layout.n_elements as u64;
-        if let Some(table) = &client.dense
-            && !sent(stop, || table.push_with(range.clone(), &staging, settings))?
-        {
-            return Err(self.unknown());
+        let learned = self.learned(executor, plan)?;
+        // Whoever does these grains again, because this worker did not say that they are done, brings what counts once.
+        let grains = [turn.grains.start, turn.grains.end];
+        let of = TurnOf { step: turn.step - 1, grains, n_grains: turn.n_grains };
+        let settings = PushSettings { rate: self.rate, share: turn.share(), turn: Some(of) };
+        if let Some(rows) = rows {
+            let pushed = (learned.divisor, settings);
+            let parts = turn.parts(plan);
+            self.push_row_means((executor, rows), parts, &turn.grains, pushed, stop)?;
         }
-        self.await_pushed(&client, stop)?;
-        self.staging = staging;
-        Ok(())
+        let elements = 0..self.job.layout.n_elements as u64;
+        if let Some(table) = &client.dense {
+            let fill = |run: Range<u64>, to: &mut [f32]| learned.put(run.start as usize, to);
+            if !sent(stop, || table.push_filled(elements.clone(), settings, fill))? {
+                return Err(self.unknown());
+            }
+        }
+        if self.job.looks_ahead() {
+            self.foresight.remember(&mut self.values);
+        }
+        self.await_pushed(&client, stop)
     }
 
     /// Pushes what is held back as too small to matter, and waits until the servers have it.
