@@ -194,3 +194,36 @@ fn rows_of_a_step_ago_outlive_a_server_and_a_new_copy_has_them() {
         assert_eq!(out, [1.0; 100]);
     }
 }
+
+/// Of two workers within a bound of 0 the first has pushed and waits for the second, who waits until the first is told that the servers have its push.
+#[test]
+fn who_waits_for_others_hears_that_its_own_pushes_are_there() {
+    for kind in ALL {
+        let cluster = Cluster::new(kind, 2);
+        let spec = TableSpec {
+            consistency: Consistency::Ssp { staleness: 0 },
+            replication: 2,
+            ..TableSpec::dense(1000)
+        };
+        let [first, second] = ["first", "second"].map(|name| cluster.client(name));
+        let [own, other] = [&first, &second].map(|tables| tables.open("t", spec.clone()).unwrap());
+        own.push(0..1000usize, &[1.0; 1000]).unwrap().detach();
+        own.clock().unwrap();
+        let (mut out, mut is_there) = (vec![0.0; 1000], false);
+        std::thread::scope(|scope| {
+            let (tell, told) = std::sync::mpsc::channel();
+            scope.spawn(move || {
+                told.recv().unwrap();
+                other.clock().unwrap();
+            });
+            let gives_up = |is_acknowledged: bool| {
+                if is_acknowledged && !std::mem::replace(&mut is_there, true) {
+                    tell.send(()).unwrap();
+                }
+                false
+            };
+            own.pull(0..1000usize, &mut out).unwrap().wait_watching(gives_up).unwrap();
+        });
+        assert!(is_there && out == [1.0; 1000], "{kind:?}");
+    }
+}

@@ -1,6 +1,6 @@
 //! The driver's turns: what the dispatcher decides, on its way to workers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use super::dispatch::{Dispatcher, Drift, Turn, WorkerNumber};
@@ -13,6 +13,8 @@ pub(super) struct Turns {
     began: Instant,
     /// Turns that were not told yet.
     given: BTreeMap<u64, Turn>,
+    /// Workers that have computed a turn and were not told yet whether there is another.
+    asking: BTreeSet<u64>,
     /// The step up to which a worker was moved on.
     told: BTreeMap<u64, u64>,
     /// In which of its rounds a worker is: turns of an earlier one may still be on their way.
@@ -25,7 +27,8 @@ impl Turns {
     pub(super) fn new(drift: Drift) -> Turns {
         let (given, told, rounds) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let (dispatcher, began) = (Dispatcher::new(drift), Instant::now());
-        Turns { dispatcher, began, given, told, rounds, holding: BTreeMap::new() }
+        let (asking, holding) = (BTreeSet::new(), BTreeMap::new());
+        Turns { dispatcher, began, given, asking, told, rounds, holding }
     }
 
     /// How many steps should be handed over and not done.
@@ -94,11 +97,15 @@ impl Turns {
 
     /// What is to be said to a worker now. `has_inputs` says whether those of its turn are sent with it, unasked.
     pub(super) fn message_for(&mut self, number: u64, has_inputs: bool) -> Option<FromDriver> {
+        let asks = self.asking.remove(&number);
         if let Some(Turn { step, grains, bound }) = self.given.remove(&number) {
             self.told.insert(number, step);
             let n_grains = self.dispatcher.n_grains(step).unwrap_or(grains.end);
             let round = self.rounds.get(&number).copied().unwrap_or_default();
             return Some(FromDriver::Turn { round, step, grains, n_grains, bound, has_inputs });
+        }
+        if asks {
+            return Some(FromDriver::NoTurn);
         }
         if let Some(is_told @ false) = self.holding.get_mut(&number) {
             *is_told = true;
@@ -134,6 +141,7 @@ impl Table {
     /// Takes note that a worker has computed its turn, unless it was taken back meanwhile.
     pub(super) fn turn_computed(&mut self, number: u64, round: u64, seconds: f64) {
         let Some(turns) = &mut self.turns else { return };
+        turns.asking.insert(number);
         if turns.rounds.get(&number) == Some(&round) {
             turns.dispatcher.computed(turns.now(), WorkerNumber(number), seconds);
             turns.give();
@@ -239,7 +247,16 @@ mod tests {
             given(&mut turns, 1).unwrap();
             let mut table = Table { turns: Some(turns), submitted: 2, ..Table::default() };
             table.turn_computed(1, 1, 0.1);
-            assert_eq!(given(table.turns.as_mut().unwrap(), 1), next, "a bound of {bound}");
+            let own = table.turns.as_mut().unwrap();
+            let told = own.message_for(1, false);
+            match (&told, &next) {
+                (Some(FromDriver::Turn { step, grains, .. }), Some((_, next, of))) => {
+                    assert_eq!((step, grains), (next, of), "a bound of {bound}");
+                }
+                (Some(FromDriver::NoTurn), None) => {}
+                _ => panic!("a bound of {bound}: {told:?}"),
+            }
+            assert!(own.message_for(1, false).is_none(), "it was told once");
             assert_eq!(table.done, 0);
             // It is lost before the servers have it: all of it is given to another.
             let turns = table.turns.as_mut().unwrap();

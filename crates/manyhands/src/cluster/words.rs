@@ -38,7 +38,7 @@ pub(super) enum FromWorker {
     Stands { view: ViewId, standing: Option<Standing> },
     /// These units of the state after so many steps, which are beside it.
     Parts { formation: u64, steps: u64, units: Vec<Unit>, tensors: Vec<TensorHead> },
-    /// A turn of a round is computed, in so many seconds, and on its way to the servers.
+    /// A turn of a round is computed, in so many seconds, and on its way to the servers. The driver says which is next, or that there is none.
     TurnComputed { round: u64, seconds: f64 },
     /// The servers have what it computed in a turn, with the mean loss of its grains.
     TurnDone { round: u64, loss: Loss, work: Work },
@@ -127,6 +127,8 @@ pub(super) enum FromDriver {
         bound: Option<u64>,
         has_inputs: bool,
     },
+    /// What is said of a turn that was computed where there is no next one for now: it is waited for until the servers have it.
+    NoTurn,
     /// The state is wanted: what the worker holds back as too small to matter is to be with the servers; for the round in which it asked.
     Release { round: u64 },
     /// There is nothing of the steps before this one, from 1, for the worker.
@@ -337,6 +339,7 @@ impl Checked for FromDriver {
             FromDriver::BeServer
             | FromDriver::Director(_)
             | FromDriver::NoServers
+            | FromDriver::NoTurn
             | FromDriver::Release { .. } => Ok(()),
             FromDriver::Place(place) => place.check(),
             FromDriver::Part { .. } => Ok(()),

@@ -297,14 +297,14 @@ impl Shared {
         self.core.bell.ring();
     }
 
-    /// As [`Shared::wait`], with what was read handed on as it comes, until `gives_up`. A push of this client that nobody waited for and that was refused is told here:
-    /// what is waited for may never come because of it.
+    /// As [`Shared::wait`], with what was read handed on as it comes, until `gives_up`, which hears whether all that was pushed is acknowledged. A push of this client that
+    /// nobody waited for and that was refused is told here: what is waited for may never come because of it.
     pub(super) fn wait_parts(
         &self,
         ticket: TicketId,
         what: &str,
         at_most: Duration,
-        gives_up: &dyn Fn() -> bool,
+        gives_up: &mut dyn FnMut(bool) -> bool,
         mut take: impl FnMut(usize, ReadResult) -> Result<(), TableError>,
     ) -> Result<(), TableError> {
         let start = Instant::now();
@@ -318,7 +318,8 @@ impl Shared {
                 }
                 let stopped = || TableError::Stopped { what: what.to_string() };
                 let error = state.client.take_unheard();
-                error.or_else(|| gives_up().then(stopped)).map(Err)
+                let is_acknowledged = state.client.n_unacknowledged() == 0;
+                error.or_else(|| gives_up(is_acknowledged).then(stopped)).map(Err)
             });
             let (ready, outcome) = match found.and_then(|found| found) {
                 Ok(found) => found,

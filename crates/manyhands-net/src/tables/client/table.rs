@@ -526,7 +526,7 @@ impl Table {
 
     /// Whether values of these keys are numbers, where the table takes no others.
     pub(super) fn check_finite(&self, keys: &Keys<'_>, values: &[f32]) -> Result<(), TableError> {
-        let found = find_not_finite(values).filter(|_| self.spec().rejects_nan);
+        let found = if self.spec().rejects_nan { find_not_finite(values) } else { None };
         let Some((at, value)) = found else { return Ok(()) };
         let key = match keys {
             Keys::Range(range) => range.start + at as u64,

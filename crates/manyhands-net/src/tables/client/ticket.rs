@@ -88,15 +88,25 @@ impl<'o> PullTicket<'o> {
     /// Waits until all values are there, for no longer than the deadline of the settings.
     pub fn wait(self) -> Result<(), TableError> {
         let at_most = self.ticket.shared.deadline();
-        self.wait_within(at_most, &|| false)
+        self.wait_within(at_most, &mut |_| false)
     }
 
     /// As [`PullTicket::wait`], however long it takes, until `gives_up`, which is asked every few milliseconds: for one who is told by others when to wait no more.
     pub fn wait_unless(self, gives_up: impl Fn() -> bool) -> Result<(), TableError> {
-        self.wait_within(Duration::MAX, &gives_up)
+        self.wait_within(Duration::MAX, &mut |_| gives_up())
     }
 
-    fn wait_within(self, at_most: Duration, gives_up: &dyn Fn() -> bool) -> Result<(), TableError> {
+    /// As [`PullTicket::wait_unless`], where `gives_up` hears whether all that this client pushed is with every holder: what was pushed before may be told of as soon as it is
+    /// there, however long the values are waited for. It must not ask anything of the table.
+    pub fn wait_watching(self, mut gives_up: impl FnMut(bool) -> bool) -> Result<(), TableError> {
+        self.wait_within(Duration::MAX, &mut gives_up)
+    }
+
+    fn wait_within(
+        self,
+        at_most: Duration,
+        gives_up: &mut dyn FnMut(bool) -> bool,
+    ) -> Result<(), TableError> {
         let PullTicket { mut ticket, out, scatter } = self;
         ticket.is_taken = true;
         let shared = Arc::clone(&ticket.shared);

@@ -207,7 +207,8 @@ impl TableAtHand {
             let part = StepPart { step: of.number - 1, grains, n_grains, rate, divisor };
             let range = 0..self.job.layout.n_elements as u64;
             if let Some(table) = &client.dense {
-                let put = |run: Range<u64>, to: &mut [f32]| gathered.put(run.start as usize, to);
+                let put =
+                    |run: Range<u64>, to: &mut [f32]| gathered.put(1.0, run.start as usize, to);
                 if !sent(stop, || table.push_part_with(&part, range.clone(), put))? {
                     break;
                 }
@@ -349,19 +350,19 @@ impl<'b> Gathered<'b> {
         Gathered { runs }
     }
 
-    /// The elements of the table from the first on; zeros where no sum lies.
-    pub(super) fn put(&self, first: usize, to: &mut [f32]) {
+    /// So many times the elements of the table from the first on; zeros where no sum lies.
+    pub(super) fn put(&self, scale: f32, first: usize, to: &mut [f32]) {
         let mut done = 0;
         for (place, sums) in self.within(first..first + to.len()) {
             to[done..place.start].fill(0.0);
             done = place.end;
-            to[place].copy_from_slice(sums);
+            to[place].iter_mut().zip(sums).for_each(|(to, sum)| *to = scale * sum);
         }
         to[done..].fill(0.0);
     }
 
-    /// Adds as much of each sum to these elements of the table.
-    pub(super) fn add_scaled(&self, scale: f32, first: usize, to: &mut [f32]) {
+    /// Adds so many times each sum to these elements of the table.
+    pub(super) fn add(&self, scale: f32, first: usize, to: &mut [f32]) {
         for (place, sums) in self.within(first..first + to.len()) {
             to[place].iter_mut().zip(sums).for_each(|(to, sum)| *to += scale * sum);
         }

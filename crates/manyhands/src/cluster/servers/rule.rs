@@ -14,7 +14,7 @@ use super::row_rule;
 const NAME: &str = "program";
 
 /// Elements that are updated at a time: what the operations of an update hand to each other stays in the nearest caches. An update has the same bits however it is cut.
-const PIECE: usize = 1 << 14;
+const PIECE: usize = 1 << 15;
 
 /// What a server needs to know of a layout.
 #[derive(Serialize, Deserialize)]
@@ -81,8 +81,34 @@ pub(super) struct Updates {
 /// An update on the device, with its buffers.
 struct Compiled {
     launch: Launch,
-    /// The names of the inputs, in the order of the launch.
-    inputs: Vec<String>,
+    /// What the inputs of the launch are given.
+    inputs: Vec<Given>,
+}
+
+/// What an input of an update is.
+#[derive(Clone, Copy)]
+enum Given {
+    Rate,
+    /// The step, counted from 1.
+    Step,
+    /// The share of a step that a push is.
+    Share,
+    /// What sums are divided by.
+    Divisor,
+    /// Sums over grains, an element each.
+    Sums,
+}
+
+impl Given {
+    fn of(name: &str) -> Given {
+        match name {
+            RATE => Given::Rate,
+            STEP => Given::Step,
+            SHARE => Given::Share,
+            name if name.starts_with("sum#") => Given::Sums,
+            _ => Given::Divisor,
+        }
+    }
 }
 
 impl Rule for ProgramRule {
@@ -148,16 +174,18 @@ impl Updates {
         }
         let Some(Compiled { launch, inputs }) = self.compiled.get(&key) else { return Ok(()) };
         let mut lent = Lent::default();
-        for (name, buffer) in inputs.iter().zip(&launch.inputs) {
-            match name.as_str() {
-                RATE => device.write(*buffer, &at.rate.to_le_bytes())?,
-                STEP => device.write(*buffer, &((at.step + 1) as f32).to_le_bytes())?,
-                SHARE => device.write(*buffer, &at.share.to_le_bytes())?,
-                name if name.starts_with("sum#") => {
+        for (given, buffer) in inputs.iter().zip(&launch.inputs) {
+            let number = match given {
+                Given::Rate => at.rate,
+                Given::Step => (at.step + 1) as f32,
+                Given::Share => at.share,
+                Given::Divisor => at.divisor,
+                Given::Sums => {
                     lent.read.push((*buffer, bytemuck::cast_slice(sum)));
+                    continue;
                 }
-                _ => device.write(*buffer, &at.divisor.to_le_bytes())?,
-            }
+            };
+            device.write(*buffer, &number.to_le_bytes())?;
         }
         let runs = std::iter::once(values).chain(slots.iter_mut().map(|slot| &mut **slot));
         for (buffer, run) in launch.parameters.iter().zip(runs) {
@@ -182,7 +210,7 @@ fn compile(
     let parameters =
         program.parameters().map(|(_, _, value)| allocate(value)).collect::<Result<_, _>>()?;
     let launch = Launch { executable, inputs, parameters, outputs: Vec::new() };
-    let inputs = program.inputs().map(|(name, _)| name.to_string()).collect();
+    let inputs = program.inputs().map(|(name, _)| Given::of(name)).collect();
     Ok(Compiled { launch, inputs })
 }
 

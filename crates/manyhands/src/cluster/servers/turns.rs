@@ -11,11 +11,13 @@ use manyhands_net::tables::error::TableError;
 use manyhands_net::tables::message::TurnOf;
 use manyhands_program::LOSS;
 
-use super::at_worker::{Client, Gathered, PartsOf, TableAtHand, halt, is_set, sent, stopped};
+use super::at_worker::{Gathered, PartsOf, TableAtHand, halt, is_set, sent, stopped};
 use super::rows_of_grains::RowsOfGrains;
+use super::traffic::ServerTraffic;
 use crate::cluster::halt::{Halt, driver_halt};
+use crate::cluster::job_at_hand::JobAtHand;
 use crate::cluster::plane::{Plane, lost_in_own};
-use crate::cluster::talk::{TalkError, Until};
+use crate::cluster::talk::{Talk, TalkError, Until};
 use crate::cluster::words::{FromDriver, FromWorker, Loss, Work};
 use crate::error::Error;
 
@@ -42,6 +44,13 @@ impl TurnAtHand {
     }
 }
 
+/// A turn that is computed and on its way to the servers.
+struct Bringing {
+    round: u64,
+    loss: Loss,
+    work: Work,
+}
+
 /// What a turn is about to push.
 struct Learned<'e> {
     /// The sums of the grains that were done; more than one set where the grains are no subtree.
@@ -55,12 +64,15 @@ struct Learned<'e> {
 impl Learned<'_> {
     /// The elements of the table from the first on.
     fn put(&self, first: usize, to: &mut [f32]) {
-        let inverse = 1.0 / self.divisor;
-        to.fill(0.0);
-        self.gradients.iter().for_each(|sums| sums.add_scaled(inverse, first, to));
+        let (inverse, mut sets) = (1.0 / self.divisor, self.gradients.iter());
+        match sets.next() {
+            Some(sums) => sums.put(inverse, first, to),
+            None => to.fill(0.0),
+        }
+        sets.for_each(|sums| sums.add(inverse, first, to));
         let changes =
             self.changes.iter().map(|(start, change)| (*start, bytemuck::cast_slice(change)));
-        Gathered::of(changes.collect()).add_scaled(1.0, first, to);
+        Gathered::of(changes.collect()).add(1.0, first, to);
     }
 }
 
@@ -81,6 +93,21 @@ impl Plane<'_> {
         }
         let own_round = job.round;
         job.driver.say(&FromWorker::WantsTurns { round: own_round }, &[]).map_err(driver_halt)?;
+        let mut bringing = None;
+        let ended = self.take_turns(own_round, &mut bringing, (steps, stop, drain));
+        // What the servers have is told, whatever ended the turns: nobody need do it again.
+        if let (Err(_), Some(job)) = (&ended, &mut self.job) {
+            let _ = job.tell_brought(&mut bringing, stop);
+        }
+        ended
+    }
+
+    fn take_turns(
+        &mut self,
+        own_round: u64,
+        bringing: &mut Option<Bringing>,
+        (steps, stop, drain): (u64, &AtomicBool, &AtomicBool),
+    ) -> Result<(), Halt> {
         let mut told_drain = false;
         loop {
             if drain.load(Ordering::Relaxed) && !told_drain {
@@ -89,8 +116,9 @@ impl Plane<'_> {
             }
             let Some(job) = &mut self.job else { return Err(Halt::Stopped) };
             // One that leaves holds nothing back.
-            if told_drain && let Some(table) = &mut job.table {
-                table.release(stop)?;
+            if told_drain {
+                job.tell_brought(bringing, stop)?;
+                job.table.iter_mut().try_for_each(|table| table.release(stop))?;
             }
             let until = Until { deadline: Some(Instant::now() + LOOK_UP), stop };
             let message = match job.driver.await_message(&until) {
@@ -104,13 +132,14 @@ impl Plane<'_> {
                     if has_inputs {
                         job.wanted.push((step, vec![grains.clone()]));
                     }
-                    self.turn(&TurnAtHand { round, step, grains, n_grains, bound }, stop)?;
+                    let turn = TurnAtHand { round, step, grains, n_grains, bound };
+                    self.turn(&turn, bringing, stop)?;
                 }
+                FromDriver::NoTurn => job.tell_brought(bringing, stop)?,
                 FromDriver::Release { round } if round != own_round => {}
                 FromDriver::Release { round } => {
-                    if let Some(table) = &mut job.table {
-                        table.release(stop)?;
-                    }
+                    job.tell_brought(bringing, stop)?;
+                    job.table.iter_mut().try_for_each(|table| table.release(stop))?;
                     let released = FromWorker::Released { round };
                     let said = job.driver.say(&released, &[]).and_then(|()| job.driver.push());
                     said.map_err(driver_halt)?;
@@ -128,7 +157,13 @@ impl Plane<'_> {
         }
     }
 
-    fn turn(&mut self, turn: &TurnAtHand, stop: &AtomicBool) -> Result<(), Halt> {
+    /// Computes a turn, while what was computed before is brought to the servers, and begins to bring it.
+    fn turn(
+        &mut self,
+        turn: &TurnAtHand,
+        bringing: &mut Option<Bringing>,
+        stop: &AtomicBool,
+    ) -> Result<(), Halt> {
         let Some(job) = &mut self.job else { return Err(Halt::Stopped) };
         let start = Instant::now();
         let mut work = Work { n_grains: turn.grains.len() as u64, ..Work::default() };
@@ -136,8 +171,8 @@ impl Plane<'_> {
         let inputs = job.inputs_for(turn.step, grains, turn.step - 1, stop)?;
         let plan = job.plan(inputs.n_samples, turn.n_grains)?;
         work.seconds.input = start.elapsed().as_secs_f64();
+        job.begin_turn(turn, bringing, stop)?;
         if let Some(table) = &mut job.table {
-            table.begin_turn(&mut job.executor, turn, stop)?;
             if let Some(rows) = &job.rows {
                 table.give_rows(&mut job.executor, rows, turn.parts(plan), grains, stop)?;
             }
@@ -153,7 +188,7 @@ impl Plane<'_> {
             padding.sleep(computing.elapsed(), turn.grains.len());
         }
         work.seconds.compute = computing.elapsed().as_secs_f64();
-        let loss = job.executor.step_scalar(plan, LOSS)?;
+        let loss = Loss::new(turn.step, Some(job.executor.step_scalar(plan, LOSS)?));
         let (round, seconds) = (turn.round, work.seconds.compute);
         let computed = FromWorker::TurnComputed { round, seconds };
         job.driver.say(&computed, &[]).and_then(|()| job.driver.push()).map_err(driver_halt)?;
@@ -162,11 +197,53 @@ impl Plane<'_> {
             table.push_turn(&job.executor, job.rows.as_ref(), turn, plan, stop)?;
         }
         work.seconds.exchange += pushing.elapsed().as_secs_f64();
-        work.traffic = job.table.as_mut().and_then(TableAtHand::take_traffic);
-        // The servers have it, so it is told whatever happens next.
-        let loss = Loss::new(turn.step, Some(loss));
-        let done = FromWorker::TurnDone { round, loss, work };
-        job.driver.say(&done, &[]).and_then(|()| job.driver.push()).map_err(driver_halt)?;
+        *bringing = Some(Bringing { round, loss, work });
+        Ok(())
+    }
+}
+
+impl JobAtHand {
+    /// Has the parameters as the servers have them, with what this worker is bringing to them.
+    fn begin_turn(
+        &mut self,
+        turn: &TurnAtHand,
+        bringing: &mut Option<Bringing>,
+        stop: &AtomicBool,
+    ) -> Result<(), Halt> {
+        if let Some(table) = &mut self.table {
+            table.pull_turn(turn, bringing, &mut self.driver, stop)?;
+        }
+        self.tell_brought(bringing, stop)?;
+        match &mut self.table {
+            Some(table) => table.look_ahead(&mut self.executor, turn),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until the servers have what is on its way to them, and says so.
+    fn tell_brought(
+        &mut self,
+        bringing: &mut Option<Bringing>,
+        stop: &AtomicBool,
+    ) -> Result<(), Halt> {
+        let Some(mut brought) = bringing.take() else { return Ok(()) };
+        let waiting = Instant::now();
+        if let Some(table) = &mut self.table {
+            table.await_pushed(stop)?;
+        }
+        brought.work.seconds.exchange += waiting.elapsed().as_secs_f64();
+        let traffic = self.table.as_mut().and_then(TableAtHand::take_traffic);
+        brought.tell(&mut self.driver, traffic)
+    }
+}
+
+impl Bringing {
+    /// The servers have it, so it is told whatever happens next.
+    fn tell(mut self, driver: &mut Talk, traffic: Option<ServerTraffic>) -> Result<(), Halt> {
+        let Bringing { round, loss, ref mut work } = self;
+        work.traffic = traffic;
+        let done = FromWorker::TurnDone { round, loss, work: self.work };
+        driver.say(&done, &[]).and_then(|()| driver.push()).map_err(driver_halt)?;
         Ok(())
     }
 }
@@ -192,15 +269,20 @@ impl TableAtHand {
         Ok(())
     }
 
-    /// Gives the parameters the values that the servers have, as far as they are wanted.
-    fn begin_turn(
+    /// Pulls the parameters, as far as they are wanted. The driver is told as soon as the servers have what was on its way before.
+    fn pull_turn(
         &mut self,
-        executor: &mut StepExecutor,
         turn: &TurnAtHand,
+        bringing: &mut Option<Bringing>,
+        driver: &mut Talk,
         stop: &AtomicBool,
     ) -> Result<(), Halt> {
         loop {
             self.advance(turn.step - 1, stop)?;
+            // Another client would not know what became of it.
+            if bringing.is_some() && !self.is_client() {
+                return Err(self.unknown());
+            }
             let client = self.client(stop)?;
             if let Some(bound) = turn.bound {
                 let bound = u32::try_from(bound).unwrap_or(u32::MAX);
@@ -209,17 +291,30 @@ impl TableAtHand {
             let Some(table) = &client.dense else { break };
             let range = 0..self.job.layout.n_elements as u64;
             let values = &mut self.values;
-            let pulled = table.pull(range, values);
-            match pulled.and_then(|pull| pull.wait_unless(|| is_set(stop))) {
+            let (pulled, mut told) = (table.pull(range, values), Ok(()));
+            let gives_up = |is_acknowledged: bool| {
+                if is_acknowledged && let Some(brought) = bringing.take() {
+                    told = brought.tell(driver, None);
+                }
+                told.is_err() || is_set(stop)
+            };
+            let pulled = pulled.and_then(|pull| pull.wait_watching(gives_up));
+            told?;
+            match pulled {
                 Ok(()) => break,
                 Err(TableError::Deadline { .. }) => stopped(stop)?,
-                Err(TableError::ClientLost { .. }) => {
+                Err(TableError::ClientLost { .. }) if bringing.is_none() => {
                     self.leave();
                     stopped(stop)?;
                 }
-                Err(error) => return Err(halt(error)),
+                Err(error) => return Err(self.lost(error)),
             }
         }
+        Ok(())
+    }
+
+    /// Gives the parameters the values that were pulled, or those that they are going to have.
+    fn look_ahead(&self, executor: &mut StepExecutor, turn: &TurnAtHand) -> Result<(), Halt> {
         let others = 1.0 - turn.share();
         for one in &self.job.layout.parameters {
             let values = &self.values[one.first..one.first + one.n_elements];
@@ -253,7 +348,7 @@ impl TableAtHand {
         Ok(Learned { gradients, divisor, changes: changed.collect::<Result<_, Error>>()? })
     }
 
-    /// Pushes what was learned, and waits until the servers have it.
+    /// Pushes what was learned.
     fn push_turn(
         &mut self,
         executor: &StepExecutor,
@@ -283,7 +378,7 @@ impl TableAtHand {
         if self.job.looks_ahead() {
             self.foresight.remember(&mut self.values);
         }
-        self.await_pushed(&client, stop)
+        Ok(())
     }
 
     /// Pushes what is held back as too small to matter, and waits until the servers have it.
@@ -297,11 +392,12 @@ impl TableAtHand {
                 return Err(self.unknown());
             }
         }
-        self.await_pushed(&client, stop)
+        self.await_pushed(stop)
     }
 
     /// Waits until the servers have what was pushed.
-    fn await_pushed(&mut self, client: &Client, stop: &AtomicBool) -> Result<(), Halt> {
+    fn await_pushed(&mut self, stop: &AtomicBool) -> Result<(), Halt> {
+        let Some(client) = self.client.clone() else { return Err(self.unknown()) };
         loop {
             match client.flush() {
                 Ok(()) => return Ok(()),

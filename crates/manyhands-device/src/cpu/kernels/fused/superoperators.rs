@@ -152,6 +152,9 @@ superoperators! {
     MeanSquare(o; v: Each, s: Same, g: Each, t: Same) =
         o.add(o.mul(v, s), o.mul(o.mul(g, g), t));
     Lerp(o; m: Each, g: Each, s: Same) = o.add(m, o.mul(o.sub(g, m), s));
+    // A push that is a share of a step: as much of the way, and nothing where the step leads to nothing.
+    ShareOfWay(o; x: Each, y: Each, s: Same, z: Same) =
+        o.select(Comparison::Eq, [y, z, z, o.add(x, o.mul(s, o.sub(y, x)))]);
     DividedRoot(o; v: Each, c: Same, e: Same) = o.add(o.div(o.sqrt(v), c), e);
     Root(o; v: Each, e: Same) = o.add(o.sqrt(v), e);
     // Descent, with momentum, weight decay and gradients that are sums still to be scaled.
