@@ -172,10 +172,8 @@ impl Plane<'_> {
         let plan = job.plan(inputs.n_samples, turn.n_grains)?;
         work.seconds.input = start.elapsed().as_secs_f64();
         job.begin_turn(turn, bringing, stop)?;
-        if let Some(table) = &mut job.table {
-            if let Some(rows) = &job.rows {
-                table.give_rows(&mut job.executor, rows, turn.parts(plan), grains, stop)?;
-            }
+        if let (Some(table), Some(rows)) = (&mut job.table, &job.rows) {
+            table.give_rows(&mut job.executor, rows, turn.parts(plan), grains, stop)?;
         }
         work.seconds.exchange = start.elapsed().as_secs_f64() - work.seconds.input;
         let computing = Instant::now();
