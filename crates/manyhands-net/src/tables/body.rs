@@ -3,13 +3,17 @@
 //! Bodies of a megabyte come and go thousands of times a second. Memory that is given back to the system and taken again costs a fault for each page, which is
 //! more than the copying: so what is large is kept, up to a bound, and goes to whoever needs as much next.
 //!
-//! Better still is what is not copied: values go out from where a shard has them ([`Body::of`]), and a push from where the worker has it, who waits meanwhile ([`Lender`]).
+//! Better still is what is not copied: values go out from where a shard has them ([`Body::of`]), and a push from where the worker has it, who waits meanwhile ([`Lender`]). Processes
+//! of one machine do not even send them: what lies in memory that others can read (`lendable.rs`) is read there ([`Body::seen`]).
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use super::lendable::{self, Piece};
+use crate::transport::showing::Seen;
 
 /// Smaller memory is left to the allocator.
 const SMALLEST: usize = 64 << 10;
@@ -23,6 +27,10 @@ pub struct Body(Held);
 #[derive(Clone)]
 enum Held {
     Kept(Arc<Kept>),
+    /// In memory that others can read.
+    Lendable(Arc<Piece>),
+    /// In memory of another process, which leaves it alone meanwhile.
+    Seen(Arc<Seen>),
     /// A part of what somebody has too, and does not change.
     Shared(Arc<dyn AsRef<[u8]> + Send + Sync>, Range<usize>),
     /// A part of what somebody lends.
@@ -46,11 +54,29 @@ impl Body {
         Body(Held::Kept(Arc::new(Kept(bytes))))
     }
 
-    /// Copies of these bytes, in memory that was used before where there is some.
+    /// Copies of these bytes.
     pub fn copy_of(bytes: &[u8]) -> Body {
-        let mut memory = empty(bytes.len());
-        memory.extend_from_slice(bytes);
-        Body::new(memory)
+        Body::filled(bytes.len(), |memory| memory.copy_from_slice(bytes))
+    }
+
+    /// So many bytes, which `fill` writes: where others can read them, or in memory that was used before, where there is some. It finds anything there.
+    pub(super) fn filled(n_bytes: usize, fill: impl FnOnce(&mut [u8])) -> Body {
+        match lendable::piece(n_bytes) {
+            Some(mut piece) => {
+                fill(&mut piece);
+                Body(Held::Lendable(Arc::new(piece)))
+            }
+            None => {
+                let mut memory = any(n_bytes);
+                fill(&mut memory);
+                Body::new(memory)
+            }
+        }
+    }
+
+    /// Bytes that another process shows.
+    pub(super) fn seen(bytes: Seen) -> Body {
+        Body(Held::Seen(Arc::new(bytes)))
     }
 
     /// These of the bytes of something that does not change: nothing is copied.
@@ -67,6 +93,21 @@ impl Body {
         matches!(self.0, Held::Landed)
     }
 
+    /// How many have it in memory that others can read; none where it lies elsewhere.
+    #[cfg(test)]
+    pub(super) fn n_owners(&self) -> Option<usize> {
+        match &self.0 {
+            Held::Lendable(piece) => Some(Arc::strong_count(piece)),
+            _ => None,
+        }
+    }
+
+    /// Whether it is read where another process has it.
+    #[cfg(test)]
+    pub(super) fn is_seen(&self) -> bool {
+        matches!(self.0, Held::Seen(_))
+    }
+
     /// Gives what is lent back, and goes on with a copy.
     pub(super) fn give_back(&mut self) {
         if matches!(self.0, Held::Lent(..)) {
@@ -78,7 +119,8 @@ impl Body {
     pub(super) fn get_mut(&mut self) -> Option<&mut [u8]> {
         match &mut self.0 {
             Held::Kept(kept) => Arc::get_mut(kept).map(|kept| &mut kept.0[..]),
-            Held::Shared(..) | Held::Lent(..) | Held::Landed => None,
+            Held::Lendable(piece) => Arc::get_mut(piece).map(|piece| &mut piece[..]),
+            Held::Seen(_) | Held::Shared(..) | Held::Lent(..) | Held::Landed => None,
         }
     }
 }
@@ -89,6 +131,8 @@ impl Deref for Body {
     fn deref(&self) -> &[u8] {
         match &self.0 {
             Held::Kept(kept) => &kept.0,
+            Held::Lendable(piece) => piece,
+            Held::Seen(seen) => seen,
             Held::Shared(owner, range) => &(**owner).as_ref()[range.clone()],
             Held::Lent(loan, range) => &loan.bytes()[range.clone()],
             Held::Landed => &[],

@@ -11,7 +11,9 @@ use serde::de::DeserializeOwned;
 
 use super::body;
 use super::landing::Claim;
+use super::lendable;
 use super::message::{Body, LONGEST_HEAD, MOST_BYTES};
+use crate::transport::showing::ShownAt;
 use crate::transport::wait::Interest;
 use crate::transport::{Link, LinkError};
 use crate::wire::{FrameError, FramedError, write_frame_with};
@@ -22,8 +24,10 @@ const HEAD: usize = 12;
 const AHEAD: usize = 64 << 10;
 /// And of them behind a long body: the head of what comes next. More would be copied once more.
 const AHEAD_OF_NEXT: usize = 4 << 10;
-/// Bodies of so many bytes may be received where they belong.
+/// Bodies of so many bytes may be shown, or received where they belong.
 pub(super) const LONG: usize = 64 << 10;
+/// Said with the length of a body that is shown: where it lies stands behind the message.
+const SHOWN: u64 = 1 << 63;
 /// Bytes that are put into a ring at a time.
 const RING_PIECE: usize = 64 << 10;
 /// Small messages are sent together up to this.
@@ -63,11 +67,19 @@ struct Arriving {
     body_len: usize,
     /// Where the body belongs, where somebody said so.
     claim: Option<Claim>,
+    /// The length of what is shown, whose place is at the end of the text.
+    shown_len: Option<usize>,
 }
 
 impl Line {
     pub(super) fn new(mut link: Box<dyn Link>) -> Line {
         link.keep_near();
+        if link.can_lend()
+            && let Some(memory) = lendable::memory()
+        {
+            // Where the other side does not get it, everything is sent.
+            let _ = link.lend(memory.lending());
+        }
         Line {
             link,
             outgoing: VecDeque::new(),
@@ -97,6 +109,9 @@ impl Line {
         if n_body > MOST_BYTES {
             return Err(FrameError::TooLongToSend { len: n_body, max_len: MOST_BYTES }.into());
         }
+        let shown = body.as_ref().filter(|_| n_body >= LONG);
+        let shown = shown.and_then(|body| self.link.show(body, &|| Box::new(body.clone())));
+        let body = body.filter(|_| shown.is_none());
         let joins = |last: &&mut Outgoing| last.body.is_none() && last.text.len() < TOGETHER;
         let mut text = match self.outgoing.back_mut().filter(joins) {
             Some(last) => std::mem::take(&mut last.text),
@@ -108,9 +123,15 @@ impl Line {
         let start = text.len();
         let written = write_frame_with(&mut text, message, &[], LONGEST_HEAD);
         if written.is_ok() {
-            text[start + 4..start + HEAD].copy_from_slice(&(n_body as u64).to_le_bytes());
+            let is_shown = if shown.is_some() { SHOWN } else { 0 };
+            let said = n_body as u64 | is_shown;
+            text[start + 4..start + HEAD].copy_from_slice(&said.to_le_bytes());
+            text.extend(shown.iter().flat_map(|shown| shown.to_bytes()));
         }
-        let n_bytes = text.len() - start + n_body;
+        let n_bytes = text.len() - start + body.as_ref().map_or(0, |body| body.len());
+        if shown.is_some() {
+            self.n_sent += n_body as u64;
+        }
         if let Some(last) = self.outgoing.back_mut() {
             last.text = text;
             last.body = body.filter(|_| written.is_ok());
@@ -135,6 +156,7 @@ impl Line {
     /// Sends what there is room for. Whether anything moved.
     pub(super) fn push(&mut self) -> Result<bool, FramedError> {
         self.check_unsent()?;
+        self.link.look_at_shown();
         let mut moved = false;
         while let Some(out) = self.outgoing.front_mut() {
             let n_text = out.text.len();
@@ -195,16 +217,31 @@ impl Line {
                 }
             }
         }
-        let Arriving { text, body, claim, .. } = &mut self.arriving;
+        let Arriving { text, body, claim, shown_len, .. } = &mut self.arriving;
+        let shown = match shown_len.take() {
+            Some(len) => {
+                let at = text.split_off(text.len().saturating_sub(ShownAt::N_BYTES));
+                let at = at.try_into().map_err(|_| LinkError::Garbage)?;
+                self.n_received += len as u64;
+                Some(self.link.see(ShownAt::from_bytes(at), len)?)
+            }
+            None => None,
+        };
         let message = serde_json::from_slice(text)
             .map_err(|source| FrameError::Meaningless { len: text.len(), source })?;
-        let body = match claim.take() {
-            Some(claim) => Some(match claim.write(0, |_| ()) {
+        // Where it belongs is known by now, and it is copied there at once.
+        let claimed = shown.as_ref().and_then(|shown| landing(&message, shown.len()));
+        let put = |to: &mut [u8]| shown.iter().for_each(|shown| to.copy_from_slice(shown));
+        let body = match claim.take().or(claimed) {
+            Some(claim) => Some(match claim.write(0, put) {
                 Some(()) => Body::landed(),
                 // Whoever waited does so no more.
                 None => Body::default(),
             }),
-            None => (!body.is_empty()).then(|| Body::new(std::mem::take(body))),
+            None => match shown {
+                Some(shown) => Some(Body::seen(shown)),
+                None => (!body.is_empty()).then(|| Body::new(std::mem::take(body))),
+            },
         };
         text.clear();
         self.arriving.lengths = None;
@@ -215,7 +252,7 @@ impl Line {
     fn receive(&mut self) -> Result<usize, LinkError> {
         // Everything ahead has been taken.
         (self.taken, self.filled) = (0, 0);
-        let Arriving { lengths, text, body, body_len, claim } = &mut self.arriving;
+        let Arriving { lengths, text, body, body_len, claim, .. } = &mut self.arriving;
         let is_body =
             lengths.is_some_and(|[n_text, n_body]| text.len() == n_text && *body_len < n_body);
         if !is_body {
@@ -260,7 +297,7 @@ impl Line {
         &mut self,
         landing: &dyn Fn(&[u8], usize) -> Option<Claim>,
     ) -> Result<(), FrameError> {
-        let Arriving { lengths, text, body, body_len, claim } = &mut self.arriving;
+        let Arriving { lengths, text, body, body_len, claim, shown_len } = &mut self.arriving;
         if lengths.is_none() {
             let ahead = &self.ahead[self.taken..self.filled];
             // The head of a message is taken whole; what there is of it moves to the front of it all.
@@ -272,14 +309,18 @@ impl Line {
             }
             let [a, b, c, d, rest @ ..] = &text[..] else { return Ok(()) };
             let n_text = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
-            let n_body = u64::from_le_bytes(rest.try_into().unwrap_or_default());
-            let n_body = usize::try_from(n_body).unwrap_or(usize::MAX);
+            let said = u64::from_le_bytes(rest.try_into().unwrap_or_default());
+            let n_body = usize::try_from(said & !SHOWN).unwrap_or(usize::MAX);
             for (len, max_len) in [(n_text, LONGEST_HEAD), (n_body, MOST_BYTES)] {
                 if len > max_len {
                     return Err(FrameError::TooLong { len, max_len });
                 }
             }
-            *lengths = Some([n_text, n_body]);
+            *shown_len = (said & SHOWN != 0).then_some(n_body);
+            *lengths = Some(match shown_len {
+                Some(_) => [n_text + ShownAt::N_BYTES, 0],
+                None => [n_text, n_body],
+            });
             text.clear();
             *body = Vec::new();
             *body_len = 0;
@@ -439,6 +480,79 @@ mod tests {
             assert!(bytes[..70_000].iter().all(|byte| *byte == 1));
             assert!(bytes[70_000..150_000].iter().all(|byte| *byte == 3));
             assert!(bytes[150_000..].iter().all(|byte| *byte == 0));
+        }
+    }
+
+    /// Two lines of which each can read what the other lends, or neither.
+    fn lines(see: bool) -> [Line; 2] {
+        let (one, other) = in_process::pair(4 << 10).unwrap();
+        let mut lines = [one, other].map(|link| Line::new(Box::new(link)));
+        for line in lines.iter_mut().filter(|_| see) {
+            line.awake();
+            line.push().unwrap();
+        }
+        lines
+    }
+
+    /// Moves everything. Gives the bodies that came.
+    fn heard(
+        [one, other]: &mut [Line; 2],
+        landing: impl Fn(&usize, usize) -> Option<Claim>,
+    ) -> Vec<Body> {
+        let (mut bodies, mut moved) = (Vec::new(), true);
+        while moved {
+            moved = one.push().unwrap();
+            while let Some((_, body)) = other.next_landing(&mut moved, &landing).unwrap() {
+                bodies.push(body.unwrap_or_default());
+            }
+        }
+        bodies
+    }
+
+    #[test]
+    fn what_the_other_side_can_read_is_not_sent_and_stays_until_it_was_read() {
+        let long = || Body::filled(LONG + 64, |bytes| bytes.fill(7));
+        for see in [false, true] {
+            let mut lines = lines(see);
+            let (body, short) = (long(), Body::filled(100, |bytes| bytes.fill(9)));
+            for (n, body) in [&short, &body, &short].into_iter().enumerate() {
+                lines[0].queue(&n, Some(body.clone())).unwrap();
+            }
+            let came = heard(&mut lines, |_, _| None);
+            assert_eq!(came, [short.clone(), body.clone(), short]);
+            assert_eq!((came[1].is_seen(), body.n_owners()), (see, Some(1 + usize::from(see))));
+            assert_eq!(lines[0].traffic()[0], lines[1].traffic()[1]);
+            drop(came);
+            lines[0].push().unwrap();
+            assert_eq!(body.n_owners(), Some(1));
+        }
+    }
+
+    #[test]
+    fn what_is_shown_lands_where_it_belongs() {
+        let mut lines = lines(true);
+        let body = Body::filled(4 * 20_000, |bytes| bytes.fill(1));
+        lines[0].queue(&0, Some(body.clone())).unwrap();
+        let mut out = vec![0f32; 20_000];
+        let strips = Strips::new(&mut out, std::slice::from_ref(&(0..20_000)));
+        let came = heard(&mut lines, |_, n_bytes| strips.all()[0].claim(n_bytes));
+        assert!(came[0].is_landed());
+        drop(strips);
+        assert_eq!(bytemuck::cast_slice::<f32, u8>(&out), &body[..]);
+        lines[0].push().unwrap();
+        assert_eq!(body.n_owners(), Some(1), "it was read at once");
+    }
+
+    #[test]
+    fn what_is_shown_and_is_not_there_ends_the_line() {
+        for len in [LONG as u64, u64::MAX >> 2] {
+            let [mut one, mut other] = lines(true);
+            let mut text = 1u32.to_le_bytes().to_vec();
+            text.extend_from_slice(&(len | SHOWN).to_le_bytes());
+            text.push(b'1');
+            text.extend_from_slice(&[0xff; ShownAt::N_BYTES]);
+            assert_eq!(one.try_send(&text).unwrap(), text.len());
+            assert!(other.next::<usize>(&mut false).is_err(), "{len}");
         }
     }
 

@@ -15,7 +15,7 @@ use super::identity::{ClientId, Place, ServerId, Term, Version};
 use super::traffic::rounding::Rounding;
 
 /// The version of what is said here. Both sides of a link must speak the same.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// The longest head.
 pub const LONGEST_HEAD: usize = 4 << 20;
 /// The most bytes beside a head.

@@ -32,6 +32,7 @@ mod calls;
 mod digest;
 mod key_lists;
 mod landing;
+mod lendable;
 mod line;
 mod packing;
 mod reaching;

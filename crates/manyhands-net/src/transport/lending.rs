@@ -128,6 +128,16 @@ impl Lent {
         Ok(Lent { mapping: Mapping::new(file.as_fd(), len, ProtFlags::READ)? })
     }
 
+    /// Whether bytes at a place can be told of: all others are sent.
+    pub(super) fn can_be_at(place: u64) -> bool {
+        place.is_multiple_of(ALIGNMENT as u64)
+    }
+
+    #[cfg(test)]
+    pub(super) fn new_for_tests(lending: &Lending) -> Lent {
+        Lent::new(&lending.file).unwrap()
+    }
+
     /// The address of so many bytes at a place that the other side names, where there are as many. The other side may write there at any
     /// time; whether it did is known afterwards.
     pub fn at(&self, place: u64, n_bytes: usize) -> Option<NonNull<u8>> {

@@ -14,6 +14,8 @@ mod region;
 mod ring;
 mod ring_link;
 
+pub mod showing;
+
 pub use region::{LARGEST_CAPACITY, SMALLEST_CAPACITY};
 pub use ring_link::RingLink;
 pub use tcp::TcpLink;
@@ -22,6 +24,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use lending::{Lending, Lent};
+use showing::{Keeper, Seen, ShownAt};
 
 /// Two slices of up to this many bytes in all go to a link as one, where it cannot take two.
 const TOGETHER: usize = 8 << 10;
@@ -103,6 +106,20 @@ pub trait Link: Send {
         Ok(None)
     }
 
+    /// Has the other side read bytes where they lie, in memory that was lent to it: they are kept as they are, by what `keeper` gives, until it has done so. Gives what the other side
+    /// is to be told; nothing where they must be sent, as before the other side has taken that memory in.
+    fn show(&mut self, _bytes: &[u8], _keeper: &dyn Fn() -> Keeper) -> Option<ShownAt> {
+        None
+    }
+
+    /// Lets go of what was shown and the other side has done with, and takes in what it lends: to be called now and then.
+    fn look_at_shown(&mut self) {}
+
+    /// Bytes that the other side shows, as it told.
+    fn see(&mut self, _at: ShownAt, _len: usize) -> Result<Seen, LinkError> {
+        Err(LinkError::Garbage)
+    }
+
     /// Asks that no more bytes are on the way than caches hold, where the other side is on this machine: for one who sends much at once. Rings are short anyway.
     fn keep_near(&mut self) {}
 
@@ -120,7 +137,9 @@ pub enum LinkError {
     #[error("the connection failed: {0}")]
     Io(#[from] std::io::Error),
     /// Positions in shared memory that no working program writes.
-    #[error("the other side wrote positions that cannot be into the shared memory")]
+    #[error(
+        "the other side wrote positions that cannot be into the shared memory, or shows what is not there"
+    )]
     Garbage,
     /// Bytes that do not decrypt: changed on the way, or from another key.
     #[error("what arrived does not decrypt")]

@@ -41,12 +41,19 @@ pub(super) struct Sleeping {
     pub(super) for_room: AtomicU32,
 }
 
+/// How much one side may show the other at a time (`showing.rs`).
+pub(super) const FLAGS: usize = 256;
+
 /// What stands before the bytes. All zeros is the beginning.
 #[repr(C)]
 pub(super) struct Header {
     /// Which side has closed the link.
     pub(super) closed: Alone<[AtomicU32; 2]>,
     pub(super) rings: [Positions; 2],
+    /// Which side can read the memory that the other lends.
+    pub(super) sees: Alone<[AtomicU32; 2]>,
+    /// What each side shows that the other has not done with.
+    pub(super) shown: [Alone<[AtomicU32; FLAGS]>; 2],
 }
 
 /// A page, so that the bytes begin on one.

@@ -10,6 +10,7 @@ use super::bell::Bell;
 use super::lending::{Lending, Lent};
 use super::region::Region;
 use super::ring::{RingReceiver, RingSender};
+use super::showing::{Keeper, Other, Seen, ShownAt, Shows};
 use super::{Link, LinkError};
 
 /// How many fruitless tries go by before the bell is asked whether the other side is still there: it costs a call of the
@@ -29,6 +30,7 @@ pub struct RingLink {
     kind: &'static str,
     lending: Option<Arc<Lending>>,
     lent: Option<Arc<Lent>>,
+    shows: Shows,
 }
 
 impl RingLink {
@@ -36,10 +38,11 @@ impl RingLink {
     pub(super) fn new(
         region: Arc<Region>,
         side_idx: usize,
-        bell: UnixStream,
+        (bell, other): (UnixStream, Other),
         kind: &'static str,
     ) -> io::Result<RingLink> {
         Ok(RingLink {
+            shows: Shows::new(region.clone(), side_idx, other),
             sender: RingSender::new(region.clone(), side_idx),
             receiver: RingReceiver::new(region.clone(), 1 - side_idx),
             region,
@@ -57,6 +60,14 @@ impl RingLink {
     fn other_is_gone(&self) -> bool {
         let closed = &self.region.header().closed.0[1 - self.side_idx];
         self.has_hung_up || closed.load(Ordering::Acquire) != 0
+    }
+
+    /// Takes in the memory that the other side lends, once word of it has come.
+    fn take_lent(&mut self) -> io::Result<()> {
+        let Some(file) = self.bell.take_brought() else { return Ok(()) };
+        self.lent = Some(Arc::new(Lent::new(&file)?));
+        self.region.header().sees.0[self.side_idx].store(1, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Counts a try that moved nothing, and asks the bell now and then.
@@ -152,10 +163,27 @@ impl Link for RingLink {
     fn lent(&mut self) -> Result<Option<&Arc<Lent>>, LinkError> {
         if self.lent.is_none() {
             self.has_hung_up |= !self.bell.listen();
-            let file = self.bell.take_brought();
-            self.lent = file.map(|file| Lent::new(&file).map(Arc::new)).transpose()?;
+            self.take_lent()?;
         }
         Ok(self.lent.as_ref())
+    }
+
+    fn show(&mut self, bytes: &[u8], keeper: &dyn Fn() -> Keeper) -> Option<ShownAt> {
+        let sees = &self.region.header().sees.0[1 - self.side_idx];
+        let lending = self.lending.as_ref().filter(|_| sees.load(Ordering::Relaxed) != 0)?;
+        self.shows.show(lending, bytes, keeper)
+    }
+
+    fn look_at_shown(&mut self) {
+        self.shows.look();
+        // Who cannot have the memory of the other side is sent everything.
+        let _ = self.take_lent();
+    }
+
+    fn see(&mut self, at: ShownAt, len: usize) -> Result<Seen, LinkError> {
+        let other_idx = 1 - self.side_idx;
+        let lent = self.lent()?.ok_or(LinkError::Garbage)?.clone();
+        Seen::new(&lent, at, len, (&self.region, other_idx)).ok_or(LinkError::Garbage)
     }
 
     fn kind(&self) -> &'static str {

@@ -24,11 +24,12 @@ use rustix::net::{
 use super::LinkError;
 use super::region::Region;
 use super::ring_link::RingLink;
+use super::showing::Other;
 
 const KIND: &str = "shared memory";
 
 /// What the offer begins with: the name and version of the layout of the memory.
-const MAGIC: [u8; 8] = *b"mh-ring1";
+const MAGIC: [u8; 8] = *b"mh-ring2";
 
 /// How often it is looked whether to give up.
 const LOOK_UP: Duration = Duration::from_millis(20);
@@ -42,7 +43,8 @@ pub fn offer(socket: UnixStream, capacity: usize) -> Result<RingLink, LinkError>
     let file = memory_file(Region::len_for(capacity)?)?;
     let region = Region::in_file(file.as_fd(), capacity)?;
     send_offer(&socket, capacity, &file)?;
-    Ok(RingLink::new(Arc::new(region), 0, socket, KIND)?)
+    let other = Other::of(&socket);
+    Ok(RingLink::new(Arc::new(region), 0, (socket, other), KIND)?)
 }
 
 /// Takes the rings that the process at the other end of the socket offers, or fails at the deadline.
@@ -61,7 +63,8 @@ pub fn accept_unless(
     let capacity = capacity_of(&offer)?;
     check_file(&file, Region::len_for(capacity)?)?;
     let region = Region::in_file(file.as_fd(), capacity)?;
-    Ok(RingLink::new(Arc::new(region), 1, socket, KIND)?)
+    let other = Other::of(&socket);
+    Ok(RingLink::new(Arc::new(region), 1, (socket, other), KIND)?)
 }
 
 /// A file of zeros in memory whose size nobody can change.

@@ -10,7 +10,7 @@ use super::running::Shared;
 use super::table::{PushSettings, StepPart, Table, push_at};
 use super::ticket::Ticket;
 use super::{Request, keys};
-use crate::tables::body::{self, Lender};
+use crate::tables::body::Lender;
 use crate::tables::error::TableError;
 use crate::tables::message::{Body, Operation, floats};
 
@@ -162,14 +162,12 @@ impl Drop for Lent<'_> {
 
 /// So many values, written where they are sent from.
 fn filled(n: usize, fill: impl FnOnce(&mut [f32])) -> Body {
-    let mut bytes = body::any(4 * n);
-    match bytemuck::try_cast_slice_mut(&mut bytes) {
+    Body::filled(4 * n, |bytes| match bytemuck::try_cast_slice_mut(bytes) {
         Ok(values) => fill(values),
         Err(_) => {
             let mut values = vec![0f32; n];
             fill(&mut values);
             bytes.copy_from_slice(bytemuck::cast_slice(&values));
         }
-    }
-    Body::new(bytes)
+    })
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::kept::{Kept, RowsBefore};
 use super::saved::pieces;
 use super::{Action, Outbox};
-use crate::tables::body;
 use crate::tables::error::TableError;
 use crate::tables::identity::{ClientId, Place, Version};
 use crate::tables::message::{Body, FromServer, MOST_BYTES, Until, Wanted, keys};
@@ -222,23 +221,26 @@ fn values(
             if asked.len() as u64 != n {
                 return Err(nonsense(kept.place, format!("{n} rows for {} keys", asked.len())));
             }
-            let mut found = body::any(asked.len() * rows.width() * 4);
+            let n_floats = asked.len() * rows.width();
             let read = |floats: &mut [f32]| {
                 rows.read(&asked, floats)?;
                 before.into_iter().for_each(|before| before.put(&asked, rows.width(), floats));
                 Ok::<(), StoreError>(())
             };
-            let filled = match bytemuck::try_cast_slice_mut(&mut found) {
-                Ok(floats) => read(floats),
-                Err(_) => {
-                    let mut floats = vec![0f32; asked.len() * rows.width()];
-                    let filled = read(&mut floats);
-                    found.copy_from_slice(bytemuck::cast_slice(&floats));
-                    filled
-                }
-            };
+            let mut filled = Ok(());
+            let found = Body::filled(4 * n_floats, |found| {
+                filled = match bytemuck::try_cast_slice_mut(found) {
+                    Ok(floats) => read(floats),
+                    Err(_) => {
+                        let mut floats = vec![0f32; n_floats];
+                        let filled = read(&mut floats);
+                        found.copy_from_slice(bytemuck::cast_slice(&floats));
+                        filled
+                    }
+                };
+            });
             filled.map_err(|error| nonsense(kept.place, error.to_string()))?;
-            Ok(Body::new(found))
+            Ok(found)
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Sums of parts along given joins: dense ones element by element, rows by merging lists of keys.
 
+use crate::tables::body;
 use crate::tables::message::{Body, floats, keys, keys_and_values};
 
 /// A sum of parts.
@@ -31,20 +32,21 @@ pub(super) fn add_dense(mut parts: Vec<(u64, Body)>, joins: &[(usize, usize)], r
         let added = std::mem::take(&mut parts[from].1);
         let added = floats(&added);
         let sum = &mut parts[into].1;
-        if sum.get_mut().is_none() {
-            *sum = Body::copy_of(sum);
-        }
-        let Some(bytes) = sum.get_mut() else { continue };
-        match bytemuck::try_cast_slice_mut::<u8, f32>(bytes) {
-            Ok(sum) => sum.iter_mut().zip(&*added).for_each(|(sum, one)| *sum += one),
-            Err(_) => {
-                for (bytes, one) in bytes.as_chunks_mut().0.iter_mut().zip(&*added) {
-                    *bytes = (f32::from_le_bytes(*bytes) + one).to_le_bytes();
-                }
-            }
+        match sum.get_mut().map(bytemuck::try_cast_slice_mut::<u8, f32>) {
+            Some(Ok(sum)) => sum.iter_mut().zip(&*added).for_each(|(sum, one)| *sum += one),
+            _ => *sum = added_elsewhere(&floats(sum), &added),
         }
     }
     Sum::Dense(parts.swap_remove(root).1)
+}
+
+/// The sums of elements, in memory of their own.
+fn added_elsewhere(ones: &[f32], others: &[f32]) -> Body {
+    let mut bytes = body::any(size_of_val(ones));
+    for (bytes, (one, other)) in bytes.as_chunks_mut().0.iter_mut().zip(ones.iter().zip(others)) {
+        *bytes = (one + other).to_le_bytes();
+    }
+    Body::new(bytes)
 }
 
 /// Adds lists of rows. A row that is in one of them only is taken as it is: nothing is added to it.

@@ -8,6 +8,8 @@ use std::ptr::NonNull;
 
 use bytemuck::Pod;
 
+use crate::tables::lendable::{self, Piece};
+
 /// Bytes of a cache line.
 const LINE: usize = 64;
 /// Bytes of a huge page.
@@ -17,6 +19,9 @@ pub(super) const HUGE_PAGE: usize = 2 << 20;
 pub(in crate::tables) struct Block<T: Pod> {
     start: NonNull<T>,
     len: usize,
+    is_lendable: bool,
+    /// What it lies in, where other processes can read it.
+    piece: Option<Piece>,
 }
 
 // SAFETY: a block owns its memory and gives it out as slices do.
@@ -27,8 +32,9 @@ unsafe impl<T: Pod + Sync> Sync for Block<T> {}
 impl<T: Pod> Block<T> {
     /// So many zeros.
     pub(super) fn zeroed(len: usize) -> Block<T> {
+        let (is_lendable, piece) = (false, None);
         if len == 0 {
-            return Block { start: NonNull::dangling(), len };
+            return Block { start: NonNull::dangling(), len, is_lendable, piece };
         }
         let layout = layout::<T>(len);
         // SAFETY: the layout has a size.
@@ -39,12 +45,23 @@ impl<T: Pod> Block<T> {
         }
         // SAFETY: the memory is ours and of this size. Zeros are a value of any `Pod`.
         unsafe { memory.write_bytes(0, layout.size()) };
-        Block { start, len }
+        Block { start, len, is_lendable, piece }
+    }
+
+    /// So many zeros, where other processes of the machine can read them if links of this one can show them.
+    pub(super) fn lendable(len: usize) -> Block<T> {
+        let Some(mut piece) = lendable::piece(len.saturating_mul(size_of::<T>())) else {
+            let mut block = Block::zeroed(len);
+            block.is_lendable = true;
+            return block;
+        };
+        piece.fill(0);
+        Block { start: piece.start().cast(), len, is_lendable: true, piece: Some(piece) }
     }
 
     /// The same numbers, and zeros after them.
     pub(super) fn grown(&self, len: usize) -> Block<T> {
-        let mut grown = Block::zeroed(len);
+        let mut grown = if self.is_lendable { Block::lendable(len) } else { Block::zeroed(len) };
         grown[..self.len].copy_from_slice(self);
         grown
     }
@@ -79,7 +96,7 @@ fn ask_for_huge_pages(memory: *mut u8, n_bytes: usize) {
 
 impl<T: Pod> Drop for Block<T> {
     fn drop(&mut self) {
-        if self.len > 0 {
+        if self.len > 0 && self.piece.is_none() {
             // SAFETY: it was allocated with this layout.
             unsafe { dealloc(self.start.as_ptr().cast(), layout::<T>(self.len)) };
         }

@@ -23,7 +23,7 @@ impl DenseShard {
     /// So many zeros, with zeros as slots.
     pub fn new(first: u64, len: usize, n_slots: usize) -> DenseShard {
         let slots = (0..n_slots).map(|_| Block::zeroed(len)).collect();
-        DenseShard { first, values: Arc::new(Block::zeroed(len)), former: None, slots }
+        DenseShard { first, values: Arc::new(Block::lendable(len)), former: None, slots }
     }
 
     /// The first element of the table that is here.

@@ -1,0 +1,336 @@
+//! Bytes that the other side of a ring link reads where they lie, in memory that was lent to it ([`super::lending`]), instead of having them sent.
+//!
+//! What is shown has a flag in the memory of the link, which both sides see. It is up from before the other side hears of the bytes until that has done with them, in whatever
+//! thread, and also after its side of the link is gone. As long as it is up the bytes stay as they are: who shows them keeps what owns them.
+//! A link that ends leaves what is still being read to those that wait for a flag to go down, or for the other process to end.
+
+use std::ops::Deref;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
+
+use super::lending::{Lending, Lent};
+use super::region::{FLAGS, Region};
+
+/// What owns bytes that are shown.
+pub type Keeper = Box<dyn Send>;
+
+/// Where bytes are that are shown, as the other side is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShownAt {
+    /// Where they begin in the memory that is lent.
+    place: u64,
+    /// Their flag.
+    flag_idx: u32,
+}
+
+impl ShownAt {
+    /// Its length as bytes.
+    pub const N_BYTES: usize = 12;
+
+    /// As it is sent.
+    pub fn to_bytes(self) -> [u8; ShownAt::N_BYTES] {
+        let mut bytes = [0; ShownAt::N_BYTES];
+        bytes[..8].copy_from_slice(&self.place.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.flag_idx.to_le_bytes());
+        bytes
+    }
+
+    /// As it was sent.
+    pub fn from_bytes(bytes: [u8; ShownAt::N_BYTES]) -> ShownAt {
+        let [a, b, c, d, e, f, g, h, flag_idx @ ..] = bytes;
+        let place = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+        ShownAt { place, flag_idx: u32::from_le_bytes(flag_idx) }
+    }
+}
+
+/// Who is at the other end of a link.
+#[derive(Clone, Debug)]
+pub(super) enum Other {
+    /// A thread of this process.
+    Thread,
+    /// A process, by a descriptor that becomes readable when it ends.
+    Process(Arc<OwnedFd>),
+    /// Nobody knows when it ends, so nothing is shown to it.
+    Unknown,
+}
+
+impl Other {
+    /// The process at the other end of a socket.
+    pub(super) fn of(socket: &UnixStream) -> Other {
+        let process = socket_peercred(socket).map(|peer| peer.pid);
+        match process {
+            Ok(pid) if pid == getpid() => Other::Thread,
+            Ok(pid) => pidfd_open(pid, PidfdFlags::empty())
+                .map_or(Other::Unknown, |process| Other::Process(Arc::new(process))),
+            Err(_) => Other::Unknown,
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        let Other::Process(process) = self else { return false };
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&now)).is_ok_and(|n| n > 0)
+    }
+}
+
+/// The flags of what one side shows.
+#[derive(Clone)]
+struct Flags {
+    region: Arc<Region>,
+    side_idx: usize,
+}
+
+impl Flags {
+    fn at(&self, flag_idx: usize) -> &AtomicU32 {
+        &self.region.header().shown[self.side_idx].0[flag_idx]
+    }
+}
+
+/// What one side of a link shows.
+pub(super) struct Shows {
+    flags: Flags,
+    other: Other,
+    /// By their flags.
+    kept: Vec<Option<Keeper>>,
+    n_kept: usize,
+}
+
+impl Shows {
+    /// Nothing yet, for this side of a link.
+    pub(super) fn new(region: Arc<Region>, side_idx: usize, other: Other) -> Shows {
+        let kept = std::iter::repeat_with(|| None).take(FLAGS).collect();
+        Shows { flags: Flags { region, side_idx }, other, kept, n_kept: 0 }
+    }
+
+    /// Shows bytes of lent memory. `None` where they lie elsewhere, too much is shown already, or it would not be known when nobody reads any more.
+    pub(super) fn show(
+        &mut self,
+        lending: &Lending,
+        bytes: &[u8],
+        keeper: impl FnOnce() -> Keeper,
+    ) -> Option<ShownAt> {
+        let place = lending.place_of(bytes.as_ptr(), bytes.len())?;
+        if matches!(self.other, Other::Unknown) || !Lent::can_be_at(place) {
+            return None;
+        }
+        let flag_idx = self.kept.iter().position(Option::is_none)?;
+        self.kept[flag_idx] = Some(keeper());
+        self.n_kept += 1;
+        // Seen by the other side before it hears of the bytes, since that comes through a ring.
+        self.flags.at(flag_idx).store(1, Ordering::Relaxed);
+        Some(ShownAt { place, flag_idx: flag_idx as u32 })
+    }
+
+    /// Lets go of what the other side has done with.
+    pub(super) fn look(&mut self) {
+        if self.n_kept == 0 {
+            return;
+        }
+        for (flag_idx, kept) in self.kept.iter_mut().enumerate() {
+            // What the other side read is read before somebody writes there again.
+            if kept.is_some() && self.flags.at(flag_idx).load(Ordering::Acquire) == 0 {
+                *kept = None;
+                self.n_kept -= 1;
+            }
+        }
+    }
+}
+
+impl Drop for Shows {
+    fn drop(&mut self) {
+        self.look();
+        let kept = std::mem::take(&mut self.kept).into_iter().enumerate();
+        let left = kept.filter_map(|(flag_idx, keeper)| {
+            let (flags, other) = (self.flags.clone(), self.other.clone());
+            Some(Left { flags, flag_idx, other, _keeper: keeper? })
+        });
+        LEFT.lock().unwrap_or_else(PoisonError::into_inner).extend(left);
+    }
+}
+
+/// What was shown on a link that is gone, and may still be read.
+struct Left {
+    flags: Flags,
+    flag_idx: usize,
+    other: Other,
+    _keeper: Keeper,
+}
+
+static LEFT: Mutex<Vec<Left>> = Mutex::new(Vec::new());
+
+/// Lets go of what was shown on links that are gone and nobody reads any more.
+pub fn let_go_of_left() {
+    let is_read = |left: &Left| {
+        left.flags.at(left.flag_idx).load(Ordering::Acquire) != 0 && !left.other.has_ended()
+    };
+    let mut all = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+    let free: Vec<Left> = all.extract_if(.., |left| !is_read(left)).collect();
+    drop(all);
+    // What owns the bytes may do anything when it is dropped.
+    drop(free);
+}
+
+/// Bytes that the other side shows. They stay as they are for as long as this lives.
+pub struct Seen {
+    _lent: Arc<Lent>,
+    start: NonNull<u8>,
+    len: usize,
+    flags: Flags,
+    flag_idx: usize,
+}
+
+// SAFETY: the bytes are only read, and the mapping that they are in is kept.
+unsafe impl Send for Seen {}
+// SAFETY: as above.
+unsafe impl Sync for Seen {}
+
+impl Seen {
+    /// What the side of this index shows at a place of what it has lent; `None` where there is no such place.
+    pub(super) fn new(
+        lent: &Arc<Lent>,
+        at: ShownAt,
+        len: usize,
+        (region, side_idx): (&Arc<Region>, usize),
+    ) -> Option<Seen> {
+        let flag_idx = usize::try_from(at.flag_idx).ok().filter(|idx| *idx < FLAGS)?;
+        let start = lent.at(at.place, len)?;
+        let flags = Flags { region: Arc::clone(region), side_idx };
+        Some(Seen { _lent: Arc::clone(lent), start, len, flags, flag_idx })
+    }
+}
+
+impl Deref for Seen {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: as many bytes are mapped there. The other side, which has proved the cluster's secret, leaves them alone while the flag is up; only the drop of this puts it down.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Seen {
+    fn drop(&mut self) {
+        self.flags.at(self.flag_idx).store(0, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    struct Scene {
+        lending: Arc<Lending>,
+        lent: Arc<Lent>,
+        region: Arc<Region>,
+    }
+
+    impl Scene {
+        fn new() -> Scene {
+            let lending = Arc::new(Lending::new(1 << 20).unwrap());
+            let lent = Arc::new(Lent::new_for_tests(&lending));
+            Scene { lending, lent, region: Arc::new(Region::on_heap(64).unwrap()) }
+        }
+
+        fn bytes(&self, n: usize) -> &'static [u8] {
+            let start = self.lending.take(n).unwrap();
+            // SAFETY: so many bytes were taken, and the tests write nothing there. The tests keep the lending.
+            unsafe { std::slice::from_raw_parts(start.as_ptr(), n) }
+        }
+
+        fn shows(&self, other: Other) -> Shows {
+            Shows::new(Arc::clone(&self.region), 0, other)
+        }
+
+        fn see(&self, at: ShownAt, len: usize) -> Option<Seen> {
+            let at = ShownAt::from_bytes(at.to_bytes());
+            Seen::new(&self.lent, at, len, (&self.region, 0))
+        }
+    }
+
+    fn keeper(owner: &Arc<()>) -> impl FnOnce() -> Keeper + use<> {
+        let owner = Arc::clone(owner);
+        || Box::new(owner)
+    }
+
+    /// Another test may be just letting go of it.
+    fn is_let_go_of(owner: &Arc<()>) -> bool {
+        let until = Instant::now() + Duration::from_secs(10);
+        let_go_of_left();
+        while Arc::strong_count(owner) > 1 && Instant::now() < until {
+            std::thread::yield_now();
+        }
+        Arc::strong_count(owner) == 1
+    }
+
+    #[test]
+    fn what_is_shown_is_kept_until_it_is_read() {
+        let (scene, owner) = (Scene::new(), Arc::new(()));
+        let bytes = scene.bytes(100);
+        let mut shows = scene.shows(Other::Thread);
+        let at = shows.show(&scene.lending, bytes, keeper(&owner)).unwrap();
+        let seen = scene.see(at, 100).unwrap();
+        shows.look();
+        assert_eq!((Arc::strong_count(&owner), &seen[..]), (2, &[0; 100][..]));
+        drop(seen);
+        assert_eq!(Arc::strong_count(&owner), 2, "nobody has looked");
+        shows.look();
+        assert_eq!(Arc::strong_count(&owner), 1);
+    }
+
+    #[test]
+    fn what_is_still_read_outlives_its_link() {
+        let (scene, owner) = (Scene::new(), Arc::new(()));
+        let mut shows = scene.shows(Other::Thread);
+        let at = shows.show(&scene.lending, scene.bytes(100), keeper(&owner)).unwrap();
+        let seen = scene.see(at, 100).unwrap();
+        drop(shows);
+        let_go_of_left();
+        assert_eq!(Arc::strong_count(&owner), 2);
+        drop(seen);
+        assert!(is_let_go_of(&owner));
+    }
+
+    #[test]
+    fn what_a_process_read_that_has_ended_is_let_go_of() {
+        let (scene, owner) = (Scene::new(), Arc::new(()));
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = rustix::process::Pid::from_child(&child);
+        let process = Arc::new(pidfd_open(pid, PidfdFlags::empty()).unwrap());
+        let mut shows = scene.shows(Other::Process(process));
+        shows.show(&scene.lending, scene.bytes(100), keeper(&owner)).unwrap();
+        drop(shows);
+        let_go_of_left();
+        assert_eq!(Arc::strong_count(&owner), 2, "it may be reading");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(is_let_go_of(&owner));
+    }
+
+    #[test]
+    fn nothing_is_shown_that_cannot_be_read_or_known_to_be_read() {
+        let (scene, owner) = (Scene::new(), Arc::new(()));
+        let bytes = scene.bytes(200);
+        let mut shows = scene.shows(Other::Unknown);
+        assert_eq!(shows.show(&scene.lending, bytes, keeper(&owner)), None);
+        let mut shows = scene.shows(Other::Thread);
+        assert_eq!(shows.show(&scene.lending, &[0; 100], keeper(&owner)), None, "not lent");
+        assert_eq!(shows.show(&scene.lending, &bytes[1..], keeper(&owner)), None, "no edge");
+        let at = shows.show(&scene.lending, bytes, keeper(&owner)).unwrap();
+        assert!(scene.see(at, usize::MAX).is_none());
+        let nowhere = ShownAt { flag_idx: FLAGS as u32, ..at };
+        assert!(scene.see(nowhere, 200).is_none());
+        let all = (1..FLAGS).map(|_| shows.show(&scene.lending, bytes, keeper(&owner)).is_some());
+        assert!(all.into_iter().all(|is_shown| is_shown));
+        assert_eq!(shows.show(&scene.lending, bytes, keeper(&owner)), None, "all flags are up");
+        assert_eq!(Arc::strong_count(&owner), 1 + FLAGS);
+    }
+}
