@@ -114,15 +114,6 @@ impl Body {
             *self = Body::copy_of(self);
         }
     }
-
-    /// The bytes to be changed, where nobody else has them.
-    pub(super) fn get_mut(&mut self) -> Option<&mut [u8]> {
-        match &mut self.0 {
-            Held::Kept(kept) => Arc::get_mut(kept).map(|kept| &mut kept.0[..]),
-            Held::Lendable(piece) => Arc::get_mut(piece).map(|piece| &mut piece[..]),
-            Held::Seen(_) | Held::Shared(..) | Held::Lent(..) | Held::Landed => None,
-        }
-    }
 }
 
 impl Deref for Body {

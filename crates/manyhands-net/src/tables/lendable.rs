@@ -174,7 +174,8 @@ mod tests {
         assert!(memory().is_some());
         let size = 5 * SMALLEST + 1000;
         let (mut one, mut other) = (piece(size).unwrap(), piece(size).unwrap());
-        (one.fill(1), other.fill(2));
+        one.fill(1);
+        other.fill(2);
         assert!(one.iter().all(|byte| *byte == 1) && other.iter().all(|byte| *byte == 2));
         assert_eq!((one.len(), other.len()), (size, size));
         let start = one.start();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use manyhands_net::tables::client::{ClientSettings, StepPart, Tables};
 use manyhands_net::tables::error::TableError;
 use manyhands_net::tables::message::{FromDirector, ToDirector, VERSION};
-use manyhands_net::tables::rules::RuleSpec;
+use manyhands_net::tables::rules::{At, Rule, RuleError, RuleSpec, Rules};
 use manyhands_net::tables::spec::{Consistency, TableSpec};
 use manyhands_net::tables::store::RowInit;
 use manyhands_net::wire::{Bounds, Framed};
@@ -79,6 +79,61 @@ fn parts_of_steps_must_be_subtrees_of_whole_shards() {
         table.pull_at(0, 0..10u64, &mut out).unwrap().wait(),
         Err(TableError::StepPassed { asked: 0, found: 1, .. })
     ));
+}
+
+/// Divides an update by the largest of it.
+struct ByLargest;
+
+impl Rule for ByLargest {
+    fn n_slots(&self) -> usize {
+        0
+    }
+
+    fn apply(
+        &mut self,
+        _at: At,
+        values: &mut [f32],
+        _slots: &mut [&mut [f32]],
+        update: &[f32],
+    ) -> Result<(), RuleError> {
+        let largest = update.iter().fold(0.0f32, |largest, one| largest.max(one.abs()));
+        values.iter_mut().zip(update).for_each(|(value, update)| *value += update / largest);
+        Ok(())
+    }
+
+    fn needs_whole_shard(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_rule_that_needs_whole_shards_gets_them_or_is_refused() {
+    let mut cluster = Cluster::new(Kind::InProcess, 0);
+    cluster.add_server_with(|settings| {
+        settings.rules =
+            Rules::with_built_in().add("by_largest", |_settings| Ok(Box::new(ByLargest)));
+    });
+    let tables = cluster.client("w0");
+    let rule = || RuleSpec::Own { name: "by_largest".into(), settings: serde_json::Value::Null };
+    let dense = || TableSpec { rule: rule(), n_shards: Some(1), ..TableSpec::dense(100_000) };
+    let parts = [dense(), rows()].map(|spec| TableSpec {
+        rule: rule(),
+        consistency: Consistency::Async,
+        ..spec
+    });
+    for (name, spec) in ["dense", "rows"].into_iter().zip(parts) {
+        let error = tables.open(name, spec).err().unwrap().to_string();
+        assert!(error.contains("the rule needs whole shards at a time"), "{error}");
+    }
+    let table = tables.open("bsp", dense()).unwrap();
+    let part = |grains| StepPart { step: 0, grains, n_grains: 2, rate: 1.0, divisor: 1.0 };
+    let rising: Vec<f32> = (1..=100_000).map(|at| at as f32).collect();
+    for grains in [0..1, 1..2] {
+        table.push_part(&part(grains), 0..100_000u64, &rising).unwrap().wait().unwrap();
+    }
+    let mut out = vec![0.0; 100_000];
+    table.pull_at(1, 0..100_000u64, &mut out).unwrap().wait().unwrap();
+    assert_eq!((out[24_999], out[99_999]), (0.25, 1.0));
 }
 
 #[test]

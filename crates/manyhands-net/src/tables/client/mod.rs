@@ -6,11 +6,13 @@
 mod filters;
 mod in_place;
 mod keys;
+mod reading;
 mod running;
 mod shard;
 mod table;
 mod tables;
 mod ticket;
+mod values;
 
 pub use filters::{Filters, GoingPush};
 pub use keys::Keys;
@@ -18,6 +20,7 @@ pub(super) use running::pump;
 pub use table::{PushSettings, StepPart, Table, TableState};
 pub use tables::{ClientSettings, Tables};
 pub use ticket::{PullTicket, Ticket};
+pub use values::{Values, ValuesTicket};
 
 use std::collections::BTreeMap;
 use std::time::Duration;

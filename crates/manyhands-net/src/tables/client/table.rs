@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::filters::{Filters, GoingPush};
 use super::keys::{Keys, Split, split};
 use super::running::Shared;
-use super::ticket::{PullTicket, Scatter, Ticket};
+use super::ticket::Ticket;
 use super::{Outcome, Request};
 use crate::tables::body;
 use crate::tables::error::TableError;
@@ -70,6 +70,7 @@ pub struct Table {
     inner: Arc<Inner>,
 }
 
+/// What clones of a table share.
 struct Inner {
     opened: Opened,
     cut: Cut,
@@ -275,54 +276,6 @@ impl Table {
         self.send(keys.into(), values, |first, n| Operation::Assign { first, n })
     }
 
-    /// Reads values as the table's consistency promises. They are in `out` after [`PullTicket::wait`].
-    pub fn pull<'k, 'o>(
-        &self,
-        keys: impl Into<Keys<'k>>,
-        out: &'o mut [f32],
-    ) -> Result<PullTicket<'o>, TableError> {
-        let bound = self.inner.bound.load(Ordering::Relaxed);
-        let until = match self.has_clock() {
-            true => Until::Clock { clock: self.now(), bound },
-            false => Until::Now,
-        };
-        self.read(keys.into(), out, until)
-    }
-
-    /// Reads values as they are now: for those who look on, and take part in no clock.
-    pub fn pull_now<'k, 'o>(
-        &self,
-        keys: impl Into<Keys<'k>>,
-        out: &'o mut [f32],
-    ) -> Result<PullTicket<'o>, TableError> {
-        self.read(keys.into(), out, Until::Now)
-    }
-
-    /// Reads values as they are after so many steps, under BSP.
-    pub fn pull_at<'k, 'o>(
-        &self,
-        n_steps: u64,
-        keys: impl Into<Keys<'k>>,
-        out: &'o mut [f32],
-    ) -> Result<PullTicket<'o>, TableError> {
-        self.read(keys.into(), out, Until::Steps { n: n_steps })
-    }
-
-    /// Waits, with the ticket, until every shard has so many steps behind it, under BSP.
-    pub fn await_steps(&self, n_steps: u64) -> Result<PullTicket<'static>, TableError> {
-        let n_shards = self.inner.cut.n_shards();
-        let read = |shard| Request::Read {
-            place: self.place(ShardId(shard)),
-            until: Until::Steps { n: n_steps },
-            wanted: Wanted::Values { first: self.inner.cut.elements(ShardId(shard)).start, n: 0 },
-            keys: None,
-        };
-        let what = format!("{n_steps} steps of the table {}", self.name());
-        let ticket = self.shared.submit((0..n_shards).map(read).collect(), what)?;
-        let nothing = (0..n_shards).map(|_| 0..0).collect();
-        Ok(PullTicket::new(ticket, &mut [], Scatter::Runs(nothing)))
-    }
-
     /// Ends this worker's clock: what it pushed so far is of it. The next one begins.
     pub fn clock(&self) -> Result<(), TableError> {
         let _gate = self.inner.gate.lock().unwrap_or_else(PoisonError::into_inner);
@@ -409,9 +362,14 @@ impl Table {
         Ok(())
     }
 
-    fn has_clock(&self) -> bool {
+    pub(super) fn has_clock(&self) -> bool {
         let consistency = self.inner.opened.spec.consistency;
         matches!(consistency, Consistency::Ssp { .. } | Consistency::Adaptive { .. })
+    }
+
+    /// How many clocks reads may miss.
+    pub(super) fn bound(&self) -> u32 {
+        self.inner.bound.load(Ordering::Relaxed)
     }
 
     pub(super) fn place(&self, shard: ShardId) -> Place {
@@ -537,7 +495,12 @@ impl Table {
     }
 
     /// Whether what goes to each shard may go at once, with so many bytes for a key. Dense shards are cut so that they may.
-    fn check_sizes(&self, split: &Split, per_key: usize, what: &str) -> Result<(), TableError> {
+    pub(super) fn check_sizes(
+        &self,
+        split: &Split,
+        per_key: usize,
+        what: &str,
+    ) -> Result<(), TableError> {
         let Split::Places { shards, .. } = split else { return Ok(()) };
         let largest = shards.iter().map(|(_, places)| places.len()).max().unwrap_or(0);
         let n_bytes = largest.saturating_mul(per_key).saturating_add(BESIDE_KEYS);
@@ -580,51 +543,5 @@ impl Table {
                 Err(TableError::WrongWidth { table, n_keys, n_values, width })
             }
         }
-    }
-
-    fn read<'o>(
-        &self,
-        keys: Keys<'_>,
-        out: &'o mut [f32],
-        until: Until,
-    ) -> Result<PullTicket<'o>, TableError> {
-        let split = self.split(&keys, out.len())?;
-        self.check_sizes(&split, 8, "a pull from")?;
-        let what = format!("a pull from the table {}", self.name());
-        let read = |shard, first, n, keys| Request::Read {
-            place: self.place(shard),
-            until,
-            wanted: Wanted::Values { first, n },
-            keys,
-        };
-        let (requests, scatter): (Vec<Request>, Scatter) = match (split, keys) {
-            (Split::Places { shards, order }, Keys::List(keys)) => {
-                let requests = shards.iter().map(|(shard, places)| {
-                    let places = &order[places.clone()];
-                    let asked: Vec<u8> = places
-                        .iter()
-                        .flat_map(|place| keys[*place as usize].to_le_bytes())
-                        .collect();
-                    read(*shard, 0, places.len() as u64, Some(Body::new(asked)))
-                });
-                let requests = requests.collect();
-                let shards = shards.into_iter().map(|(_, places)| places).collect();
-                let width = self.spec().width();
-                (requests, Scatter::Rows { width, order, shards })
-            }
-            (Split::Runs(runs), Keys::Range(range)) => {
-                let request = |(shard, run): &(ShardId, Range<u64>)| {
-                    read(*shard, run.start, run.end - run.start, None)
-                };
-                let within = |(_, run): (ShardId, Range<u64>)| {
-                    (run.start - range.start) as usize..(run.end - range.start) as usize
-                };
-                let requests = runs.iter().map(request).collect();
-                (requests, Scatter::Runs(runs.into_iter().map(within).collect()))
-            }
-            _ => (Vec::new(), Scatter::Runs(Vec::new())),
-        };
-        let ticket = self.shared.submit(requests, what)?;
-        Ok(PullTicket::new(ticket, out, scatter))
     }
 }

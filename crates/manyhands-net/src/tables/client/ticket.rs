@@ -18,7 +18,7 @@ pub struct Ticket {
     what: String,
     is_taken: bool,
     /// Where nobody waits for it, there is nobody to read for.
-    is_read: bool,
+    pub(super) is_read: bool,
 }
 
 impl Ticket {
@@ -39,6 +39,17 @@ impl Ticket {
 
     /// Does not wait.
     pub fn detach(self) {}
+
+    /// Hands on what is read as it comes, until `gives_up`.
+    pub(super) fn wait_parts(
+        mut self,
+        at_most: Duration,
+        gives_up: &mut dyn FnMut(bool) -> bool,
+        take: impl FnMut(usize, ReadResult) -> Result<(), TableError>,
+    ) -> Result<(), TableError> {
+        self.is_taken = true;
+        self.shared.wait_parts(self.id, &self.what, at_most, gives_up, take)
+    }
 
     pub(super) fn outcome(mut self) -> Result<Outcome, TableError> {
         self.is_taken = true;
@@ -107,10 +118,8 @@ impl<'o> PullTicket<'o> {
         at_most: Duration,
         gives_up: &mut dyn FnMut(bool) -> bool,
     ) -> Result<(), TableError> {
-        let PullTicket { mut ticket, out, scatter } = self;
-        ticket.is_taken = true;
-        let shared = Arc::clone(&ticket.shared);
-        let (id, what) = (ticket.id, &ticket.what);
+        let PullTicket { ticket, out, scatter } = self;
+        let (shared, id) = (Arc::clone(&ticket.shared), ticket.id);
         match scatter {
             Scatter::Runs(runs) => {
                 let strips = Strips::new(out, &runs);
@@ -121,7 +130,7 @@ impl<'o> PullTicket<'o> {
                         false => Err(wrong()),
                     }
                 };
-                shared.landing(id, &strips, || shared.wait_parts(id, what, at_most, gives_up, put))
+                shared.landing(id, &strips, || ticket.wait_parts(at_most, gives_up, put))
             }
             Scatter::Rows { width, order, shards } => {
                 let put = |part: usize, result: ReadResult| {
@@ -129,13 +138,13 @@ impl<'o> PullTicket<'o> {
                     let places = shards.get(part).map(|places| &order[places.clone()]);
                     put_rows(body, width, places.ok_or_else(wrong)?, out)
                 };
-                shared.wait_parts(id, what, at_most, gives_up, put)
+                ticket.wait_parts(at_most, gives_up, put)
             }
         }
     }
 }
 
-fn wrong() -> TableError {
+pub(super) fn wrong() -> TableError {
     TableError::Nonsense {
         who: "a server".into(),
         what: "values of another number than were asked for".into(),

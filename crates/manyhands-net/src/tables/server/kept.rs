@@ -85,6 +85,12 @@ impl Kept {
             table: opened.name.clone(),
             what: error.to_string(),
         })?;
+        let has_whole_shards = matches!(opened.spec.shape, Shape::Dense { .. })
+            && opened.spec.consistency == Consistency::Bsp;
+        if rule.needs_whole_shard() && !has_whole_shards {
+            let what = "the rule needs whole shards at a time, as dense tables under BSP have them";
+            return Err(TableError::Rule { table: opened.name.clone(), what: what.into() });
+        }
         let elements = opened.spec.cut().elements(place.shard);
         let n_slots = rule.n_slots();
         let contents = match opened.spec.shape {
@@ -413,8 +419,12 @@ impl Kept {
     fn apply_sum(&mut self, at: At, sum: &Sum) -> Result<(), TableError> {
         let done = match (sum, &mut self.contents) {
             (Sum::Brought(body, n), _) => return self.push(at, self.elements.start, *n, body),
-            (Sum::Dense(values), Shard::Dense(dense)) => {
-                dense.apply(&mut *self.rule, at, self.elements.clone(), &floats(values))
+            (Sum::Dense(sum), Shard::Dense(dense)) => {
+                let first = self.elements.start;
+                sum.in_pieces(self.rule.needs_whole_shard(), |place, values| {
+                    let elements = first + place.start as u64..first + place.end as u64;
+                    dense.apply(&mut *self.rule, at, elements, values)
+                })
             }
             (Sum::Rows(keys, values), Shard::Rows(rows)) => {
                 rows.update(&mut *self.rule, at, keys, values)

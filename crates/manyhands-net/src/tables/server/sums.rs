@@ -1,6 +1,8 @@
 //! Sums of parts along given joins: dense ones element by element, rows by merging lists of keys.
 
-use crate::tables::body;
+use std::borrow::Cow;
+use std::ops::Range;
+
 use crate::tables::message::{Body, floats, keys, keys_and_values};
 
 /// A sum of parts.
@@ -8,8 +10,8 @@ use crate::tables::message::{Body, floats, keys, keys_and_values};
 pub(super) enum Sum {
     /// One part alone, as it was brought.
     Brought(Body, u64),
-    /// Of elements, as bytes.
-    Dense(Body),
+    /// Of elements.
+    Dense(DenseSum),
     /// Of rows: keys in order, and their values.
     Rows(Vec<u64>, Vec<f32>),
 }
@@ -22,31 +24,64 @@ pub(super) fn add_scalars(mut terms: Vec<f32>, joins: &[(usize, usize)], root: u
     terms[root]
 }
 
-/// Adds runs of elements that are equally long: in the memory of the parts where nobody else has it.
+/// Runs of elements that are equally long, to be added.
 pub(super) fn add_dense(mut parts: Vec<(u64, Body)>, joins: &[(usize, usize)], root: usize) -> Sum {
     if joins.is_empty() {
         let (n, body) = parts.swap_remove(root);
         return Sum::Brought(body, n);
     }
-    for &(into, from) in joins {
-        let added = std::mem::take(&mut parts[from].1);
-        let added = floats(&added);
-        let sum = &mut parts[into].1;
-        match sum.get_mut().map(bytemuck::try_cast_slice_mut::<u8, f32>) {
-            Some(Ok(sum)) => sum.iter_mut().zip(&*added).for_each(|(sum, one)| *sum += one),
-            _ => *sum = added_elsewhere(&floats(sum), &added),
-        }
-    }
-    Sum::Dense(parts.swap_remove(root).1)
+    let parts = parts.into_iter().map(|(_, body)| body).collect();
+    Sum::Dense(DenseSum { parts, joins: joins.to_vec(), root })
 }
 
-/// The sums of elements, in memory of their own.
-fn added_elsewhere(ones: &[f32], others: &[f32]) -> Body {
-    let mut bytes = body::any(size_of_val(ones));
-    for (bytes, (one, other)) in bytes.as_chunks_mut().0.iter_mut().zip(ones.iter().zip(others)) {
-        *bytes = (one + other).to_le_bytes();
+/// Elements that are added up at a time: what is added is used before it leaves the nearest caches.
+const PIECE: usize = 1 << 15;
+
+/// A sum of runs of elements, which is made piece by piece as it is used.
+#[derive(Debug, PartialEq)]
+pub(super) struct DenseSum {
+    parts: Vec<Body>,
+    joins: Vec<(usize, usize)>,
+    root: usize,
+}
+
+impl DenseSum {
+    /// Hands on the sums of all elements: all at once, or some after the other.
+    pub(super) fn in_pieces<E>(
+        &self,
+        is_whole: bool,
+        mut take: impl FnMut(Range<usize>, &[f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let parts: Vec<Cow<'_, [f32]>> = self.parts.iter().map(|body| floats(body)).collect();
+        let n = parts[self.root].len();
+        let piece = match is_whole {
+            true => n.max(1),
+            // Several pieces are at hand at a time where several parts are added onto.
+            false => (PIECE / self.joins.len()).max(1 << 10),
+        };
+        let mut sums: Vec<Vec<f32>> = vec![Vec::new(); parts.len()];
+        for start in (0..n).step_by(piece) {
+            let place = start..(start + piece).min(n);
+            for &(into, from) in &self.joins {
+                let mut sum = std::mem::take(&mut sums[into]);
+                let added = match &sums[from][..] {
+                    [] => &parts[from][place.clone()],
+                    added => added,
+                };
+                match sum.is_empty() {
+                    true => {
+                        let terms = parts[into][place.clone()].iter().zip(added);
+                        sum.extend(terms.map(|(one, other)| one + other));
+                    }
+                    false => sum.iter_mut().zip(added).for_each(|(sum, one)| *sum += one),
+                }
+                sums[into] = sum;
+            }
+            take(place, &sums[self.root])?;
+            sums.iter_mut().for_each(Vec::clear);
+        }
+        Ok(())
     }
-    Body::new(bytes)
 }
 
 /// Adds lists of rows. A row that is in one of them only is taken as it is: nothing is added to it.
@@ -130,14 +165,38 @@ mod tests {
         assert_eq!(bits, wanted);
     }
 
+    /// The sum of dense parts, whose root is the first.
+    fn added(parts: Vec<(u64, Body)>, joins: &[(usize, usize)]) -> Vec<f32> {
+        let Sum::Dense(sum) = add_dense(parts, joins, 0) else { panic!() };
+        let mut all = Vec::new();
+        let taken = sum.in_pieces(false, |place, values| {
+            assert_eq!((place.start, place.len()), (all.len(), values.len()));
+            all.extend_from_slice(values);
+            Ok::<(), ()>(())
+        });
+        taken.map(|()| all).unwrap()
+    }
+
+    #[test]
+    fn sums_that_are_made_in_pieces_are_those_of_the_whole() {
+        let n = 3 * PIECE + 17;
+        let value = |part: usize, at: usize| 1.0 + (part * 7919 + at * 31) as f32 * 1e-6;
+        let part = |part| -> Vec<f32> { (0..n).map(|at| value(part, at)).collect() };
+        let parts: Vec<Vec<f32>> = (0..4).map(part).collect();
+        let bodies = parts.iter().map(|part| (0, Body::copy_of(bytemuck::cast_slice(part))));
+        let found = added(bodies.collect(), &[(0, 1), (2, 3), (0, 2)]);
+        let wanted = |at: usize| (value(0, at) + value(1, at)) + (value(2, at) + value(3, at));
+        assert!((0..n).all(|at| found[at].to_bits() == wanted(at).to_bits()) && found.len() == n);
+    }
+
     #[test]
     fn joins_are_done_in_their_order() {
         let body = |value: f32| Body::new(value.to_le_bytes().to_vec());
         let bodies = [body(1.0), body(2.0f32.powi(-24)), body(2.0f32.powi(-24))];
         let parts = || bodies.iter().map(|body| (1, body.clone())).collect::<Vec<_>>();
-        assert_eq!(add_dense(parts(), &[(0, 1), (0, 2)], 0), Sum::Dense(body(1.0)));
+        assert_eq!(added(parts(), &[(0, 1), (0, 2)]), [1.0]);
         let together = 1.0 + 2.0f32.powi(-23);
-        assert_eq!(add_dense(parts(), &[(1, 2), (0, 1)], 0), Sum::Dense(body(together)));
+        assert_eq!(added(parts(), &[(1, 2), (0, 1)]), [together]);
         assert_eq!(add_scalars(vec![1.0, 2.0, 4.0], &[(0, 1), (0, 2)], 0), 7.0);
     }
 }

@@ -13,7 +13,7 @@ use manyhands_device::{PlanId, StepExecutor, SumLayout};
 use manyhands_net::collective::{CollectiveError, Group};
 use manyhands_net::membership::message::Peer;
 use manyhands_net::station::Station;
-use manyhands_net::tables::client::{ClientSettings, StepPart, Table, Tables, Ticket};
+use manyhands_net::tables::client::{ClientSettings, StepPart, Table, Tables, Ticket, Values};
 use manyhands_net::tables::error::TableError;
 use manyhands_net::tables::network::{Network, OnStation};
 
@@ -40,9 +40,10 @@ pub(in crate::cluster) struct TableAtHand {
     pub(super) clock: u64,
     /// The rate of the step at hand.
     pub(in crate::cluster) rate: f32,
-    /// The values as the servers had them after the last step, once they have come.
-    pub(super) values: Vec<f32>,
-    has_values: bool,
+    /// The values that were pulled for the step or turn at hand, until the parameters have them.
+    pub(super) values: Option<Values>,
+    /// What parameters without gradients were when the turn at hand began, in the order of the layout.
+    pub(super) statistics: Vec<Vec<f32>>,
     pub(super) foresight: Foresight,
     /// The servers were one step further before the values were read: those of the next step will be right again.
     pub(in crate::cluster) is_behind: bool,
@@ -96,7 +97,6 @@ impl TableAtHand {
         name: &str,
     ) -> TableAtHand {
         let network: Arc<dyn Network> = Arc::new(OnStation::new(Arc::clone(station), public));
-        let values = vec![0.0; job.layout.n_elements];
         TableAtHand {
             job,
             network,
@@ -104,8 +104,8 @@ impl TableAtHand {
             client: None,
             clock: 0,
             rate: 0.0,
-            values,
-            has_values: false,
+            values: None,
+            statistics: Vec::new(),
             foresight: Foresight::default(),
             is_behind: false,
             hosted: Vec::new(),
@@ -199,7 +199,7 @@ impl TableAtHand {
         let client = self.client(stop)?;
         // What was refused of a step that was given up says nothing of this one.
         client.all().for_each(Table::forget_refused);
-        self.has_values = false;
+        self.values = None;
         let sums = executor.sum_layout(of.plan)?.clone();
         for (idx, grains) in executor.held().to_vec().into_iter().enumerate() {
             let (gathered, divisor) = self.gathered(&sums, executor.held_bytes(idx)?)?;
@@ -277,10 +277,9 @@ impl TableAtHand {
         let steps = client.rows.iter().map(|table| table.await_steps(number));
         let steps = steps.collect::<Result<Vec<_>, _>>()?;
         if let Some(table) = &client.dense {
-            let n = self.job.layout.n_elements as u64;
-            let pulled = table.pull_at(number, 0..n, &mut self.values);
-            match pulled.and_then(|pull| pull.wait_unless(gives_up)) {
-                Ok(()) => (self.has_values, self.is_behind) = (true, false),
+            let pulled = table.pull_values_at(number, 0..self.job.layout.n_elements as u64);
+            match pulled.and_then(|pull| pull.wait_watching(|_| gives_up())) {
+                Ok(values) => (self.values, self.is_behind) = (Some(values), false),
                 // Only one without grains can be overtaken; it has the values of the next step then.
                 Err(TableError::StepPassed { .. }) => self.is_behind = true,
                 Err(error) => return Err(error),
@@ -300,12 +299,11 @@ impl TableAtHand {
         &mut self,
         executor: &mut StepExecutor,
     ) -> Result<(), Error> {
-        if !std::mem::take(&mut self.has_values) {
-            return Ok(());
-        }
+        let Some(values) = self.values.take() else { return Ok(()) };
         for one in &self.job.layout.parameters {
-            let values = &self.values[one.first..one.first + one.n_elements];
-            executor.write_parameter(&one.name, bytemuck::cast_slice(values))?;
+            executor.fill_parameter(&one.name, |to| {
+                values.copy(one.first as u64, bytemuck::cast_slice_mut(to));
+            })?;
         }
         Ok(())
     }

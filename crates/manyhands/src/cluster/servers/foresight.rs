@@ -9,27 +9,36 @@
 pub(super) struct Foresight {
     /// The values at the beginning of the last turn, where there was one.
     before: Vec<f32>,
+    /// Those at the beginning of this one.
+    now: Vec<f32>,
     is_known: bool,
 }
 
 impl Foresight {
     /// Writes where these values, those from the first on, are going to be when the gradient of the turn that begins with them arrives, where so much of what moves them is
     /// done by others. In a first turn, nobody knows better.
-    pub(super) fn look(&self, first: usize, values: &[f32], others: f32, ahead: &mut [f32]) {
-        match self.before.get(first..first + values.len()).filter(|_| self.is_known) {
-            Some(before) => {
-                let moved = values.iter().zip(before);
-                let moved = ahead.iter_mut().zip(moved);
-                moved.for_each(|(ahead, (now, before))| *ahead = now + others * (now - before));
-            }
-            None => ahead.copy_from_slice(values),
+    pub(super) fn look(&mut self, first: usize, values: &[f32], others: f32, ahead: &mut [f32]) {
+        let place = first..first + values.len();
+        for memory in [&mut self.before, &mut self.now] {
+            memory.resize(memory.len().max(place.end), 0.0);
+        }
+        let now = &mut self.now[place.clone()];
+        if self.is_known {
+            let moved = values.iter().zip(&self.before[place]);
+            let kept = ahead.iter_mut().zip(now);
+            kept.zip(moved).for_each(|((ahead, kept), (now, before))| {
+                *ahead = now + others * (now - before);
+                *kept = *now;
+            });
+        } else {
+            now.copy_from_slice(values);
+            ahead.copy_from_slice(values);
         }
     }
 
-    /// The turn that began with these values is over. It keeps them, and leaves memory for as many others.
-    pub(super) fn remember(&mut self, values: &mut Vec<f32>) {
-        std::mem::swap(&mut self.before, values);
-        values.resize(self.before.len(), 0.0);
+    /// The turn that looked last is over.
+    pub(super) fn remember(&mut self) {
+        std::mem::swap(&mut self.before, &mut self.now);
         self.is_known = true;
     }
 
@@ -47,7 +56,7 @@ mod tests {
     fn turn<const N: usize>(foresight: &mut Foresight, values: [f32; N], others: f32) -> [f32; N] {
         let mut ahead = [0.0; N];
         foresight.look(0, &values, others, &mut ahead);
-        foresight.remember(&mut values.to_vec());
+        foresight.remember();
         ahead
     }
 

@@ -287,9 +287,8 @@ impl TableAtHand {
                 client.all().try_for_each(|table| table.set_bound(bound)).map_err(halt)?;
             }
             let Some(table) = &client.dense else { break };
-            let range = 0..self.job.layout.n_elements as u64;
-            let values = &mut self.values;
-            let (pulled, mut told) = (table.pull(range, values), Ok(()));
+            let pulled = table.pull_values(0..self.job.layout.n_elements as u64);
+            let mut told = Ok(());
             let gives_up = |is_acknowledged: bool| {
                 if is_acknowledged && let Some(brought) = bringing.take() {
                     told = brought.tell(driver, None);
@@ -299,7 +298,10 @@ impl TableAtHand {
             let pulled = pulled.and_then(|pull| pull.wait_watching(gives_up));
             told?;
             match pulled {
-                Ok(()) => break,
+                Ok(values) => {
+                    self.values = Some(values);
+                    break;
+                }
                 Err(TableError::Deadline { .. }) => stopped(stop)?,
                 Err(TableError::ClientLost { .. }) if bringing.is_none() => {
                     self.leave();
@@ -312,17 +314,30 @@ impl TableAtHand {
     }
 
     /// Gives the parameters the values that were pulled, or those that they are going to have.
-    fn look_ahead(&self, executor: &mut StepExecutor, turn: &TurnAtHand) -> Result<(), Halt> {
-        let others = 1.0 - turn.share();
+    fn look_ahead(&mut self, executor: &mut StepExecutor, turn: &TurnAtHand) -> Result<(), Halt> {
+        let Some(values) = self.values.take() else { return Ok(()) };
+        let (others, looks_ahead) = (1.0 - turn.share(), self.job.looks_ahead());
+        self.statistics.clear();
         for one in &self.job.layout.parameters {
-            let values = &self.values[one.first..one.first + one.n_elements];
+            let elements = one.first as u64..(one.first + one.n_elements) as u64;
             // Running statistics are what they are.
-            if self.job.looks_ahead() && one.update.is_some() {
-                executor.fill_parameter(&one.name, |ahead| {
-                    self.foresight.look(one.first, values, others, bytemuck::cast_slice_mut(ahead));
-                })?;
-            } else {
-                executor.write_parameter(&one.name, bytemuck::cast_slice(values))?;
+            let (foresight, is_learned) = (&mut self.foresight, one.update.is_some());
+            executor.fill_parameter(&one.name, |to| {
+                let to: &mut [f32] = bytemuck::cast_slice_mut(to);
+                for (place, values) in values.within(elements.clone()) {
+                    match looks_ahead && is_learned {
+                        true => {
+                            let first = one.first + place.start;
+                            foresight.look(first, &values, others, &mut to[place]);
+                        }
+                        false => to[place].copy_from_slice(&values),
+                    }
+                }
+            })?;
+            if !is_learned {
+                let mut now = vec![0.0; one.n_elements];
+                values.copy(elements.start, &mut now);
+                self.statistics.push(now);
             }
         }
         Ok(())
@@ -337,8 +352,7 @@ impl TableAtHand {
         let divisor = held.iter().map(|(_, divisor)| divisor).sum();
         let gradients = held.into_iter().map(|(gathered, _)| gathered).collect();
         let without = self.job.layout.parameters.iter().filter(|one| one.update.is_none());
-        let changed = without.map(|one| {
-            let before = &self.values[one.first..one.first + one.n_elements];
+        let changed = without.zip(&self.statistics).map(|(one, before)| {
             let mut change: Vec<f32> = executor.parameter(&one.name)?.elements()?;
             change.iter_mut().zip(before).for_each(|(now, before)| *now -= before);
             Ok((one.first, change))
@@ -374,7 +388,7 @@ impl TableAtHand {
             }
         }
         if self.job.looks_ahead() {
-            self.foresight.remember(&mut self.values);
+            self.foresight.remember();
         }
         Ok(())
     }
