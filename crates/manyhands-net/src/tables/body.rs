@@ -74,6 +74,18 @@ impl Body {
         }
     }
 
+    /// The same, of so many floats.
+    pub(super) fn filled_floats(n: usize, fill: impl FnOnce(&mut [f32])) -> Body {
+        Body::filled(4 * n, |bytes| match bytemuck::try_cast_slice_mut(bytes) {
+            Ok(floats) => fill(floats),
+            Err(_) => {
+                let mut floats = vec![0.0; n];
+                fill(&mut floats);
+                bytes.copy_from_slice(bytemuck::cast_slice(&floats));
+            }
+        })
+    }
+
     /// Bytes that another process shows.
     pub(super) fn seen(bytes: Seen) -> Body {
         Body(Held::Seen(Arc::new(bytes)))

@@ -12,6 +12,7 @@ use rustix::mm::{Advice, madvise};
 use rustix::system::sysinfo;
 
 use crate::transport::lending::Lending;
+use crate::transport::shared_memory::longest_file;
 use crate::transport::showing::let_go_of_left;
 
 /// Smaller pieces are not worth it: sent, they are as fast.
@@ -66,6 +67,8 @@ impl Lendable {
         let machine = sysinfo();
         let n_bytes = (machine.totalram as u64).checked_mul(u64::from(machine.mem_unit.max(1)))?;
         let n_bytes = usize::try_from(n_bytes.checked_mul(TIMES_MEMORY)?).ok()?;
+        // What stands before the bytes has room in it, too.
+        let n_bytes = n_bytes.min(longest_file() / 2);
         let lending = Arc::new(Lending::new(n_bytes).ok()?);
         Some(Lendable { lending, free: Mutex::default() })
     }
@@ -91,7 +94,7 @@ impl Lendable {
     }
 }
 
-/// Few sizes, each at most an eighth more than is wanted.
+/// Few sizes, each at most an eighth more than is wanted; a quarter, of the smallest.
 fn capacity_for(n_bytes: usize) -> Option<usize> {
     let step = (n_bytes.checked_next_power_of_two()? / 16).max(SMALLEST / 4);
     n_bytes.checked_next_multiple_of(step)
@@ -203,6 +206,9 @@ mod tests {
         let mut own = memory.take(3 << 20).unwrap();
         own.fill(7);
         give_pages_back(own.start(), own.capacity);
+        // All but what shares a page with others.
+        let page = rustix::param::page_size();
+        assert!(own[page..own.len() - page].iter().all(|byte| *byte == 0), "its pages are gone");
         own.fill(8);
         assert!(own.iter().all(|byte| *byte == 8));
     }

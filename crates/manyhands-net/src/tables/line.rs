@@ -52,10 +52,13 @@ pub(super) struct Line {
     n_received: u64,
 }
 
+#[derive(Default)]
 struct Outgoing {
     text: Vec<u8>,
     body: Option<Body>,
     n_sent: usize,
+    /// Bytes that the text says are shown.
+    n_shown: usize,
 }
 
 /// A message on the way.
@@ -94,7 +97,7 @@ impl Line {
         }
     }
 
-    /// Bytes that left and came.
+    /// Bytes that left and came, those that were shown included.
     pub(super) fn traffic(&self) -> [u64; 2] {
         [self.n_sent, self.n_received]
     }
@@ -116,7 +119,7 @@ impl Line {
         let mut text = match self.outgoing.back_mut().filter(joins) {
             Some(last) => std::mem::take(&mut last.text),
             None => {
-                self.outgoing.push_back(Outgoing { text: Vec::new(), body: None, n_sent: 0 });
+                self.outgoing.push_back(Outgoing::default());
                 Vec::with_capacity(256)
             }
         };
@@ -129,11 +132,9 @@ impl Line {
             text.extend(shown.iter().flat_map(|shown| shown.to_bytes()));
         }
         let n_bytes = text.len() - start + body.as_ref().map_or(0, |body| body.len());
-        if shown.is_some() {
-            self.n_sent += n_body as u64;
-        }
         if let Some(last) = self.outgoing.back_mut() {
             last.text = text;
+            last.n_shown += if shown.is_some() { n_body } else { 0 };
             last.body = body.filter(|_| written.is_ok());
         }
         written?;
@@ -178,6 +179,7 @@ impl Line {
                 moved = true;
             }
             if out.n_sent == len {
+                self.n_sent += out.n_shown as u64;
                 self.outgoing.pop_front();
             }
         }

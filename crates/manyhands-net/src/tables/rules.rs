@@ -19,7 +19,8 @@ pub trait Rule: Send {
 
     /// Applies an update to one run of values. The update and each of the slots are as long as the values.
     ///
-    /// A rule that refuses must do so before it changes anything.
+    /// A shard may come in several runs, one after the other, also for one step; what is kept between them, and from step to step, belongs into the slots:
+    /// copies of a shard and checkpoints have these and nothing else of a rule. A rule that refuses must do so before it changes anything of the run.
     fn apply(
         &mut self,
         at: At,
@@ -28,7 +29,7 @@ pub trait Rule: Send {
         update: &[f32],
     ) -> Result<(), RuleError>;
 
-    /// Whether [`Rule::apply`] needs a whole shard at a time (dense tables under BSP), not parts of it or single rows.
+    /// Whether [`Rule::apply`] needs a whole shard at a time, as a norm does: dense tables under BSP have that, and no others are opened with such a rule.
     fn needs_whole_shard(&self) -> bool {
         false
     }

@@ -26,6 +26,7 @@ use super::network::Network;
 use super::reaching::Reaching;
 use super::server::{Action, Event, Server};
 use crate::host::random_number;
+use crate::transport::showing::let_go_of_left;
 use crate::transport::wait::{Interest, Waiting};
 use crate::wire::{FrameError, FramedError};
 
@@ -287,6 +288,7 @@ impl Serving {
             self.next_beat = now + BEAT;
             self.look_for_stalled(now);
             self.handle(Event::Tick);
+            let_go_of_left();
             let n_bytes = self.server.n_bytes();
             // Somebody who wants all of it, and is filled with it, is not at fault.
             let usual = usize::try_from(n_bytes.saturating_mul(2)).unwrap_or(usize::MAX);

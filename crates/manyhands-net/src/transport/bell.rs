@@ -1,4 +1,4 @@
-//! The bell of a ring link: a socket that carries wake-ups, with a file beside one of them where memory is lent, and that hangs up when the other side is gone.
+//! The bell of a ring link: a socket that carries wake-ups, with files beside one of them where memory is lent, and that hangs up when the other side is gone.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -11,11 +11,14 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, send, sendmsg,
 };
 
+/// How many files come with a ring, where any do.
+const N_FILES: usize = 2;
+
 /// A connected stream socket that never blocks.
 pub(super) struct Bell {
     socket: UnixStream,
-    /// The file that came with a ring; of several, the last.
-    brought: Option<OwnedFd>,
+    /// The files that came with a ring; of several rings, the last.
+    brought: Option<[OwnedFd; N_FILES]>,
 }
 
 impl Bell {
@@ -37,10 +40,9 @@ impl Bell {
         }
     }
 
-    /// Wakes the other side with a file for it.
-    pub(super) fn ring_with(&self, file: BorrowedFd<'_>) -> io::Result<()> {
-        let files = [file];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    /// Wakes the other side with files for it.
+    pub(super) fn ring_with(&self, files: [BorrowedFd<'_>; N_FILES]) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(N_FILES))];
         let mut beside = SendAncillaryBuffer::new(&mut space);
         beside.push(SendAncillaryMessage::ScmRights(&files));
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
@@ -48,21 +50,24 @@ impl Bell {
         Ok(())
     }
 
-    /// The file that came with a ring, if one has come.
-    pub(super) fn take_brought(&mut self) -> Option<OwnedFd> {
+    /// The files that came with a ring, if one has come with them.
+    pub(super) fn take_brought(&mut self) -> Option<[OwnedFd; N_FILES]> {
         self.brought.take()
     }
 
     /// Takes in the rings so far. Whether the other side is still there.
     pub(super) fn listen(&mut self) -> bool {
         let mut rings = [0u8; 64];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(N_FILES))];
         let mut beside = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
         let heard = recvmsg(&self.socket, &mut [IoSliceMut::new(&mut rings)], &mut beside, flags);
         for item in beside.drain() {
-            if let RecvAncillaryMessage::ScmRights(mut files) = item {
-                self.brought = files.next_back().or(self.brought.take());
+            // Where this process may not have more files, some are missing.
+            if let RecvAncillaryMessage::ScmRights(files) = item
+                && let Ok(files) = files.collect::<Vec<_>>().try_into()
+            {
+                self.brought = Some(files);
             }
         }
         match heard {

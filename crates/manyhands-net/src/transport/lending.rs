@@ -1,8 +1,8 @@
 //! Memory of a process that those it is linked to by shared memory may read: what lies there need not be sent.
 //!
-//! A process lends a whole memory file; the other side maps it to read. That the bytes are those which were meant is the owner's word: while others may read them it
-//! leaves them alone, and where it cannot wait for them any longer it says so (`Lending::withdraw`) before it writes again. Who reads looks
-//! afterwards whether that was said meanwhile, and if so has read nothing.
+//! A process lends a whole memory file; the other side maps it to read, and holds one end of a pipe as long as it has it mapped. That the bytes are those which were meant is the owner's word: while others may read them it
+//! leaves them alone. What is shown it leaves alone until they are done ([`super::showing`]). Sums of a step it does not wait for: where it cannot any longer it says so
+//! (`Lending::withdraw`) before it writes again, and who reads those looks afterwards whether that was said meanwhile, and if so has read nothing.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -114,18 +114,20 @@ impl Lending {
 #[derive(Debug)]
 pub struct Lent {
     mapping: Mapping,
+    /// The end of a pipe, whose other one hangs up when nobody here can read any more. Behind the mapping, so that it goes last.
+    _held: OwnedFd,
 }
 
 impl Lent {
     /// Maps a file that another process sent. It must be sealed: touching what is gone would kill this process.
-    pub(super) fn new(file: &OwnedFd) -> io::Result<Lent> {
+    pub(super) fn new(file: &OwnedFd, held: OwnedFd) -> io::Result<Lent> {
         let is_sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
         let len = usize::try_from(fstat(file)?.st_size).unwrap_or(0);
         if !is_sealed || len <= HEAD_LEN {
             let sentence = "the memory that the other side lends is too short, or could shrink";
             return Err(io::Error::new(io::ErrorKind::InvalidData, sentence));
         }
-        Ok(Lent { mapping: Mapping::new(file.as_fd(), len, ProtFlags::READ)? })
+        Ok(Lent { mapping: Mapping::new(file.as_fd(), len, ProtFlags::READ)?, _held: held })
     }
 
     /// Whether bytes at a place can be told of: all others are sent.
@@ -134,8 +136,8 @@ impl Lent {
     }
 
     #[cfg(test)]
-    pub(super) fn new_for_tests(lending: &Lending) -> Lent {
-        Lent::new(&lending.file).unwrap()
+    pub(super) fn new_for_tests(lending: &Lending, held: OwnedFd) -> Lent {
+        Lent::new(&lending.file, held).unwrap()
     }
 
     /// The address of so many bytes at a place that the other side names, where there are as many. The other side may write there at any
@@ -172,7 +174,7 @@ mod tests {
         let (first, second) = (lending.take(100).unwrap(), lending.take(10).unwrap());
         // SAFETY: as many bytes were taken, and nobody else writes there.
         unsafe { second.write_bytes(7, 10) };
-        let lent = Lent::new(&lending.file).unwrap();
+        let lent = Lent::new_for_tests(&lending, io::pipe().unwrap().1.into());
         let at = |start: NonNull<u8>, n: usize| {
             lent.at(lending.place_of(start.as_ptr(), n).unwrap(), n).unwrap()
         };
@@ -192,7 +194,7 @@ mod tests {
         assert!(lending.take(100).is_none());
         assert_eq!(lending.place_of(start.as_ptr(), 1025), None);
         assert_eq!(lending.place_of([0u8; 8].as_ptr(), 8), None);
-        let lent = Lent::new(&lending.file).unwrap();
+        let lent = Lent::new_for_tests(&lending, io::pipe().unwrap().1.into());
         let place = lending.place_of(start.as_ptr(), 900).unwrap();
         assert!(lent.at(place, 1024).is_some() && lent.at(place, 1025).is_none());
         assert!(lent.at(0, 8).is_none() && lent.at(place + 1, 8).is_none());

@@ -1,7 +1,7 @@
 //! A link made of two rings, one for each direction, and a bell.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use super::bell::Bell;
 use super::lending::{Lending, Lent};
 use super::region::Region;
 use super::ring::{RingReceiver, RingSender};
-use super::showing::{Keeper, Other, Seen, ShownAt, Shows};
+use super::showing::{Keeper, Seen, ShownAt, Shows};
 use super::{Link, LinkError};
 
 /// How many fruitless tries go by before the bell is asked whether the other side is still there: it costs a call of the
@@ -38,11 +38,11 @@ impl RingLink {
     pub(super) fn new(
         region: Arc<Region>,
         side_idx: usize,
-        (bell, other): (UnixStream, Other),
+        bell: UnixStream,
         kind: &'static str,
     ) -> io::Result<RingLink> {
         Ok(RingLink {
-            shows: Shows::new(region.clone(), side_idx, other),
+            shows: Shows::new(region.clone(), side_idx),
             sender: RingSender::new(region.clone(), side_idx),
             receiver: RingReceiver::new(region.clone(), 1 - side_idx),
             region,
@@ -64,8 +64,8 @@ impl RingLink {
 
     /// Takes in the memory that the other side lends, once word of it has come.
     fn take_lent(&mut self) -> io::Result<()> {
-        let Some(file) = self.bell.take_brought() else { return Ok(()) };
-        self.lent = Some(Arc::new(Lent::new(&file)?));
+        let Some([file, held]) = self.bell.take_brought() else { return Ok(()) };
+        self.lent = Some(Arc::new(Lent::new(&file, held)?));
         self.region.header().sees.0[self.side_idx].store(1, Ordering::Relaxed);
         Ok(())
     }
@@ -151,7 +151,9 @@ impl Link for RingLink {
     }
 
     fn lend(&mut self, memory: &Arc<Lending>) -> Result<(), LinkError> {
-        self.bell.ring_with(memory.file())?;
+        let (hangs_up, held) = io::pipe()?;
+        self.bell.ring_with([memory.file(), held.as_fd()])?;
+        self.shows.until(hangs_up.into());
         self.lending = Some(Arc::clone(memory));
         Ok(())
     }
@@ -183,7 +185,7 @@ impl Link for RingLink {
     fn see(&mut self, at: ShownAt, len: usize) -> Result<Seen, LinkError> {
         let other_idx = 1 - self.side_idx;
         let lent = self.lent()?.ok_or(LinkError::Garbage)?.clone();
-        Seen::new(&lent, at, len, (&self.region, other_idx)).ok_or(LinkError::Garbage)
+        Seen::new(lent, at, len, (&self.region, other_idx)).ok_or(LinkError::Garbage)
     }
 
     fn kind(&self) -> &'static str {

@@ -20,16 +20,16 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
+use rustix::process::{Resource, getrlimit};
 
 use super::LinkError;
 use super::region::Region;
 use super::ring_link::RingLink;
-use super::showing::Other;
 
 const KIND: &str = "shared memory";
 
 /// What the offer begins with: the name and version of the layout of the memory.
-const MAGIC: [u8; 8] = *b"mh-ring2";
+const MAGIC: [u8; 8] = *b"mh-ring3";
 
 /// How often it is looked whether to give up.
 const LOOK_UP: Duration = Duration::from_millis(20);
@@ -43,8 +43,7 @@ pub fn offer(socket: UnixStream, capacity: usize) -> Result<RingLink, LinkError>
     let file = memory_file(Region::len_for(capacity)?)?;
     let region = Region::in_file(file.as_fd(), capacity)?;
     send_offer(&socket, capacity, &file)?;
-    let other = Other::of(&socket);
-    Ok(RingLink::new(Arc::new(region), 0, (socket, other), KIND)?)
+    Ok(RingLink::new(Arc::new(region), 0, socket, KIND)?)
 }
 
 /// Takes the rings that the process at the other end of the socket offers, or fails at the deadline.
@@ -63,12 +62,20 @@ pub fn accept_unless(
     let capacity = capacity_of(&offer)?;
     check_file(&file, Region::len_for(capacity)?)?;
     let region = Region::in_file(file.as_fd(), capacity)?;
-    let other = Other::of(&socket);
-    Ok(RingLink::new(Arc::new(region), 1, (socket, other), KIND)?)
+    Ok(RingLink::new(Arc::new(region), 1, socket, KIND)?)
+}
+
+/// The longest file that this process may have: a longer one would end it (SIGXFSZ), also in memory.
+pub(crate) fn longest_file() -> usize {
+    let limit = getrlimit(Resource::Fsize).current;
+    limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
 }
 
 /// A file of zeros in memory whose size nobody can change.
 pub(super) fn memory_file(len: usize) -> io::Result<OwnedFd> {
+    if len > longest_file() {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
     let file = memfd_create("manyhands-link", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&file, len as u64)?;
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;

@@ -2,18 +2,19 @@
 //!
 //! What is shown has a flag in the memory of the link, which both sides see. It is up from before the other side hears of the bytes until that has done with them, in whatever
 //! thread, and also after its side of the link is gone. As long as it is up the bytes stay as they are: who shows them keeps what owns them.
-//! A link that ends leaves what is still being read to those that wait for a flag to go down, or for the other process to end.
+//! A link that ends leaves what is still up to those that wait for a flag to go down, or for a pipe to hang up: the other side holds an end of it as long as it can read at all, so also a
+//! flag of which it never heard, and one whose reader was killed, is waited for no longer than that.
+//!
+//! This is for sides that trust each other, as those do that have proved the cluster's secret: one that writes where it shows tears what the other reads. Where it may read, and which
+//! flags it may put down, is checked.
 
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::sockopt::socket_peercred;
-use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
 use super::lending::{Lending, Lent};
 use super::region::{FLAGS, Region};
@@ -50,36 +51,6 @@ impl ShownAt {
     }
 }
 
-/// Who is at the other end of a link.
-#[derive(Clone, Debug)]
-pub(super) enum Other {
-    /// A thread of this process.
-    Thread,
-    /// A process, by a descriptor that becomes readable when it ends.
-    Process(Arc<OwnedFd>),
-    /// Nobody knows when it ends, so nothing is shown to it.
-    Unknown,
-}
-
-impl Other {
-    /// The process at the other end of a socket.
-    pub(super) fn of(socket: &UnixStream) -> Other {
-        let process = socket_peercred(socket).map(|peer| peer.pid);
-        match process {
-            Ok(pid) if pid == getpid() => Other::Thread,
-            Ok(pid) => pidfd_open(pid, PidfdFlags::empty())
-                .map_or(Other::Unknown, |process| Other::Process(Arc::new(process))),
-            Err(_) => Other::Unknown,
-        }
-    }
-
-    fn has_ended(&self) -> bool {
-        let Other::Process(process) = self else { return false };
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&now)).is_ok_and(|n| n > 0)
-    }
-}
-
 /// The flags of what one side shows.
 #[derive(Clone)]
 struct Flags {
@@ -93,20 +64,39 @@ impl Flags {
     }
 }
 
+/// Nobody has heard of what was shown, or has done with it.
+const DOWN: u32 = 0;
+/// It is shown.
+const UP: u32 = 1;
+/// It is being read.
+const TAKEN: u32 = 2;
+
 /// What one side of a link shows.
 pub(super) struct Shows {
     flags: Flags,
-    other: Other,
+    /// Hangs up when the other side cannot read any more; nothing while no memory is lent.
+    hangs_up: Option<Arc<OwnedFd>>,
     /// By their flags.
-    kept: Vec<Option<Keeper>>,
+    kept: Vec<Option<Kept>>,
     n_kept: usize,
+}
+
+/// What owns bytes that are shown, and what hangs up when they cannot be read any more.
+struct Kept {
+    hangs_up: Arc<OwnedFd>,
+    _keeper: Keeper,
 }
 
 impl Shows {
     /// Nothing yet, for this side of a link.
-    pub(super) fn new(region: Arc<Region>, side_idx: usize, other: Other) -> Shows {
+    pub(super) fn new(region: Arc<Region>, side_idx: usize) -> Shows {
         let kept = std::iter::repeat_with(|| None).take(FLAGS).collect();
-        Shows { flags: Flags { region, side_idx }, other, kept, n_kept: 0 }
+        Shows { flags: Flags { region, side_idx }, hangs_up: None, kept, n_kept: 0 }
+    }
+
+    /// What is shown from now on can be read until this hangs up.
+    pub(super) fn until(&mut self, hangs_up: OwnedFd) {
+        self.hangs_up = Some(Arc::new(hangs_up));
     }
 
     /// Shows bytes of lent memory. `None` where they lie elsewhere, too much is shown already, or it would not be known when nobody reads any more.
@@ -117,14 +107,12 @@ impl Shows {
         keeper: impl FnOnce() -> Keeper,
     ) -> Option<ShownAt> {
         let place = lending.place_of(bytes.as_ptr(), bytes.len())?;
-        if matches!(self.other, Other::Unknown) || !Lent::can_be_at(place) {
-            return None;
-        }
+        let hangs_up = Arc::clone(self.hangs_up.as_ref().filter(|_| Lent::can_be_at(place))?);
         let flag_idx = self.kept.iter().position(Option::is_none)?;
-        self.kept[flag_idx] = Some(keeper());
+        self.kept[flag_idx] = Some(Kept { hangs_up, _keeper: keeper() });
         self.n_kept += 1;
         // Seen by the other side before it hears of the bytes, since that comes through a ring.
-        self.flags.at(flag_idx).store(1, Ordering::Relaxed);
+        self.flags.at(flag_idx).store(UP, Ordering::Relaxed);
         Some(ShownAt { place, flag_idx: flag_idx as u32 })
     }
 
@@ -135,7 +123,7 @@ impl Shows {
         }
         for (flag_idx, kept) in self.kept.iter_mut().enumerate() {
             // What the other side read is read before somebody writes there again.
-            if kept.is_some() && self.flags.at(flag_idx).load(Ordering::Acquire) == 0 {
+            if kept.is_some() && self.flags.at(flag_idx).load(Ordering::Acquire) == DOWN {
                 *kept = None;
                 self.n_kept -= 1;
             }
@@ -147,9 +135,8 @@ impl Drop for Shows {
     fn drop(&mut self) {
         self.look();
         let kept = std::mem::take(&mut self.kept).into_iter().enumerate();
-        let left = kept.filter_map(|(flag_idx, keeper)| {
-            let (flags, other) = (self.flags.clone(), self.other.clone());
-            Some(Left { flags, flag_idx, other, _keeper: keeper? })
+        let left = kept.filter_map(|(flag_idx, kept)| {
+            Some(Left { flags: self.flags.clone(), flag_idx, kept: kept? })
         });
         LEFT.lock().unwrap_or_else(PoisonError::into_inner).extend(left);
     }
@@ -159,19 +146,24 @@ impl Drop for Shows {
 struct Left {
     flags: Flags,
     flag_idx: usize,
-    other: Other,
-    _keeper: Keeper,
+    kept: Kept,
+}
+
+impl Left {
+    fn may_be_read(&self) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut ends = [PollFd::new(&self.kept.hangs_up, PollFlags::empty())];
+        self.flags.at(self.flag_idx).load(Ordering::Acquire) != DOWN
+            && !poll(&mut ends, Some(&now)).is_ok_and(|n_hung_up| n_hung_up > 0)
+    }
 }
 
 static LEFT: Mutex<Vec<Left>> = Mutex::new(Vec::new());
 
 /// Lets go of what was shown on links that are gone and nobody reads any more.
 pub fn let_go_of_left() {
-    let is_read = |left: &Left| {
-        left.flags.at(left.flag_idx).load(Ordering::Acquire) != 0 && !left.other.has_ended()
-    };
     let mut all = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
-    let free: Vec<Left> = all.extract_if(.., |left| !is_read(left)).collect();
+    let free: Vec<Left> = all.extract_if(.., |left| !left.may_be_read()).collect();
     drop(all);
     // What owns the bytes may do anything when it is dropped.
     drop(free);
@@ -192,9 +184,9 @@ unsafe impl Send for Seen {}
 unsafe impl Sync for Seen {}
 
 impl Seen {
-    /// What the side of this index shows at a place of what it has lent; `None` where there is no such place.
+    /// What the side of this index shows at a place of what it has lent; `None` where there is no such place, or it does not show it.
     pub(super) fn new(
-        lent: &Arc<Lent>,
+        lent: Arc<Lent>,
         at: ShownAt,
         len: usize,
         (region, side_idx): (&Arc<Region>, usize),
@@ -202,7 +194,9 @@ impl Seen {
         let flag_idx = usize::try_from(at.flag_idx).ok().filter(|idx| *idx < FLAGS)?;
         let start = lent.at(at.place, len)?;
         let flags = Flags { region: Arc::clone(region), side_idx };
-        Some(Seen { _lent: Arc::clone(lent), start, len, flags, flag_idx })
+        let flag = flags.at(flag_idx);
+        flag.compare_exchange(UP, TAKEN, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        Some(Seen { _lent: lent, start, len, flags, flag_idx })
     }
 }
 
@@ -210,34 +204,38 @@ impl Deref for Seen {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: as many bytes are mapped there. The other side, which has proved the cluster's secret, leaves them alone while the flag is up; only the drop of this puts it down.
+        // SAFETY: as many bytes are mapped there. The other side, which is trusted in this, leaves them alone while the flag is up; nothing but the drop of this puts it down, since it was taken once.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
 impl Drop for Seen {
     fn drop(&mut self) {
-        self.flags.at(self.flag_idx).store(0, Ordering::Release);
+        self.flags.at(self.flag_idx).store(DOWN, Ordering::Release);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::PipeReader;
     use std::time::{Duration, Instant};
 
     use super::*;
 
+    /// Memory that one side lends, what the other has of it, and the flags between them.
     struct Scene {
         lending: Arc<Lending>,
         lent: Arc<Lent>,
         region: Arc<Region>,
+        hangs_up: PipeReader,
     }
 
     impl Scene {
         fn new() -> Scene {
             let lending = Arc::new(Lending::new(1 << 20).unwrap());
-            let lent = Arc::new(Lent::new_for_tests(&lending));
-            Scene { lending, lent, region: Arc::new(Region::on_heap(64).unwrap()) }
+            let (hangs_up, held) = std::io::pipe().unwrap();
+            let lent = Arc::new(Lent::new_for_tests(&lending, held.into()));
+            Scene { lending, lent, region: Arc::new(Region::on_heap(64).unwrap()), hangs_up }
         }
 
         fn bytes(&self, n: usize) -> &'static [u8] {
@@ -246,13 +244,15 @@ mod tests {
             unsafe { std::slice::from_raw_parts(start.as_ptr(), n) }
         }
 
-        fn shows(&self, other: Other) -> Shows {
-            Shows::new(Arc::clone(&self.region), 0, other)
+        fn shows(&self) -> Shows {
+            let mut shows = Shows::new(Arc::clone(&self.region), 0);
+            shows.until(self.hangs_up.try_clone().unwrap().into());
+            shows
         }
 
         fn see(&self, at: ShownAt, len: usize) -> Option<Seen> {
             let at = ShownAt::from_bytes(at.to_bytes());
-            Seen::new(&self.lent, at, len, (&self.region, 0))
+            Seen::new(Arc::clone(&self.lent), at, len, (&self.region, 0))
         }
     }
 
@@ -275,7 +275,7 @@ mod tests {
     fn what_is_shown_is_kept_until_it_is_read() {
         let (scene, owner) = (Scene::new(), Arc::new(()));
         let bytes = scene.bytes(100);
-        let mut shows = scene.shows(Other::Thread);
+        let mut shows = scene.shows();
         let at = shows.show(&scene.lending, bytes, keeper(&owner)).unwrap();
         let seen = scene.see(at, 100).unwrap();
         shows.look();
@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn what_is_still_read_outlives_its_link() {
         let (scene, owner) = (Scene::new(), Arc::new(()));
-        let mut shows = scene.shows(Other::Thread);
+        let mut shows = scene.shows();
         let at = shows.show(&scene.lending, scene.bytes(100), keeper(&owner)).unwrap();
         let seen = scene.see(at, 100).unwrap();
         drop(shows);
@@ -300,12 +300,28 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_read_that_has_ended_is_let_go_of() {
+    fn what_nobody_can_read_any_more_is_let_go_of_also_where_nobody_heard_of_it() {
+        let (mut scene, owner) = (Scene::new(), Arc::new(()));
+        let mut shows = scene.shows();
+        let mut show = || shows.show(&scene.lending, scene.bytes(100), keeper(&owner)).unwrap();
+        let [first, _never_seen] = [show(), show()];
+        let seen = scene.see(first, 100).unwrap();
+        drop(shows);
+        scene.lent =
+            Arc::new(Lent::new_for_tests(&scene.lending, std::io::pipe().unwrap().1.into()));
+        let_go_of_left();
+        assert_eq!(Arc::strong_count(&owner), 3, "what is seen keeps all that was lent");
+        drop(seen);
+        assert!(is_let_go_of(&owner));
+    }
+
+    #[test]
+    fn what_a_process_read_that_was_killed_is_let_go_of() {
         let (scene, owner) = (Scene::new(), Arc::new(()));
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let pid = rustix::process::Pid::from_child(&child);
-        let process = Arc::new(pidfd_open(pid, PidfdFlags::empty()).unwrap());
-        let mut shows = scene.shows(Other::Process(process));
+        let (hangs_up, held) = std::io::pipe().unwrap();
+        let mut child = std::process::Command::new("sleep").arg("60").stdout(held).spawn().unwrap();
+        let mut shows = scene.shows();
+        shows.until(hangs_up.into());
         shows.show(&scene.lending, scene.bytes(100), keeper(&owner)).unwrap();
         drop(shows);
         let_go_of_left();
@@ -319,18 +335,22 @@ mod tests {
     fn nothing_is_shown_that_cannot_be_read_or_known_to_be_read() {
         let (scene, owner) = (Scene::new(), Arc::new(()));
         let bytes = scene.bytes(200);
-        let mut shows = scene.shows(Other::Unknown);
-        assert_eq!(shows.show(&scene.lending, bytes, keeper(&owner)), None);
-        let mut shows = scene.shows(Other::Thread);
+        let mut shows = Shows::new(Arc::clone(&scene.region), 0);
+        assert_eq!(shows.show(&scene.lending, bytes, keeper(&owner)), None, "nobody hangs up");
+        let mut shows = scene.shows();
         assert_eq!(shows.show(&scene.lending, &[0; 100], keeper(&owner)), None, "not lent");
         assert_eq!(shows.show(&scene.lending, &bytes[1..], keeper(&owner)), None, "no edge");
         let at = shows.show(&scene.lending, bytes, keeper(&owner)).unwrap();
         assert!(scene.see(at, usize::MAX).is_none());
         let nowhere = ShownAt { flag_idx: FLAGS as u32, ..at };
         assert!(scene.see(nowhere, 200).is_none());
+        let not_shown = ShownAt { flag_idx: 1 + at.flag_idx, ..at };
+        assert!(scene.see(not_shown, 200).is_none());
+        let seen = scene.see(at, 200).unwrap();
+        assert!(scene.see(at, 200).is_none(), "it is seen once");
         let all = (1..FLAGS).map(|_| shows.show(&scene.lending, bytes, keeper(&owner)).is_some());
         assert!(all.into_iter().all(|is_shown| is_shown));
         assert_eq!(shows.show(&scene.lending, bytes, keeper(&owner)), None, "all flags are up");
-        assert_eq!(Arc::strong_count(&owner), 1 + FLAGS);
+        assert_eq!((Arc::strong_count(&owner), seen.len()), (1 + FLAGS, 200));
     }
 }

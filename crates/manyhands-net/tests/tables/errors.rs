@@ -136,6 +136,48 @@ fn a_rule_that_needs_whole_shards_gets_them_or_is_refused() {
     assert_eq!((out[24_999], out[99_999]), (0.25, 1.0));
 }
 
+/// Refuses whatever comes.
+struct Refusing;
+
+impl Rule for Refusing {
+    fn n_slots(&self) -> usize {
+        0
+    }
+
+    fn apply(
+        &mut self,
+        _at: At,
+        _values: &mut [f32],
+        _slots: &mut [&mut [f32]],
+        _update: &[f32],
+    ) -> Result<(), RuleError> {
+        Err(RuleError::Refused { rule: "refusing".into(), reason: "it does".into() })
+    }
+}
+
+#[test]
+fn who_waits_hears_that_its_own_push_was_refused_and_not_that_it_is_there() {
+    let mut cluster = Cluster::new(Kind::InProcess, 0);
+    cluster.add_server_with(|settings| {
+        settings.rules = Rules::with_built_in().add("refusing", |_settings| Ok(Box::new(Refusing)));
+    });
+    let (own, slow) = (cluster.client("own"), cluster.client("slow"));
+    let rule = RuleSpec::Own { name: "refusing".into(), settings: serde_json::Value::Null };
+    let consistency = Consistency::Ssp { staleness: 0 };
+    let spec = TableSpec { consistency, rule, ..TableSpec::dense(10) };
+    let table = own.open("t", spec.clone()).unwrap();
+    let _waited_for = slow.open("t", spec).unwrap();
+    table.push(0..10u64, &[1.0; 10]).unwrap().detach();
+    table.clock().unwrap();
+    let mut is_there = false;
+    let pulled = table.pull_values(0..10).unwrap().wait_watching(|is_acknowledged| {
+        is_there |= is_acknowledged;
+        false
+    });
+    let error = pulled.err().unwrap().to_string();
+    assert!(error.contains("it does") && !is_there, "{error}");
+}
+
 #[test]
 fn a_wait_ends_and_says_for_whom() {
     let cluster = Cluster::new(Kind::InProcess, 1);

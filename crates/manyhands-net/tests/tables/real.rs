@@ -1,10 +1,14 @@
 //! The real loops on every kind of link.
 
-use manyhands_net::tables::client::StepPart;
+use std::ops::Range;
+
+use manyhands_net::tables::client::{PushSettings, StepPart, Values};
 use manyhands_net::tables::error::TableError;
 use manyhands_net::tables::rules::RuleSpec;
 use manyhands_net::tables::spec::{Consistency, TableSpec};
 use manyhands_net::tables::store::RowInit;
+use manyhands_net::tables::traffic::TrafficSpec;
+use manyhands_net::tables::traffic::rounding::Rounding;
 
 use crate::cluster::{ALL, Cluster, Kind};
 
@@ -41,6 +45,49 @@ fn what_is_pushed_is_pulled_on_every_kind_of_link() {
 }
 
 #[test]
+fn what_is_written_where_it_is_sent_from_is_read_where_it_comes_to() {
+    let n = 100_000u64;
+    let number = |run: Range<u64>, values: &mut [f32]| {
+        run.zip(values).for_each(|(at, value)| *value = at as f32);
+    };
+    let packed = TrafficSpec { rounding: Rounding::F16, ..TrafficSpec::default() };
+    for (kind, traffic) in ALL.into_iter().flat_map(|kind| [(kind, None), (kind, Some(&packed))]) {
+        let cluster = Cluster::new(kind, 2);
+        let tables = cluster.client("w0");
+        let dense = spec(TableSpec::dense(n), Consistency::Async, 1);
+        let dense = TableSpec { traffic: traffic.cloned().unwrap_or_default(), ..dense };
+        let table = tables.open("dense", dense).unwrap();
+        let push = || table.push_filled(0..n, PushSettings::default(), number).unwrap().wait();
+        let pull = || table.pull_values(5_000..55_000).unwrap().wait_watching(|_| false).unwrap();
+        let is_times = |values: &Values, times: usize| {
+            let mut out = vec![0.0; 50_000];
+            values.copy(5_000, &mut out);
+            (5_000..55_000).zip(&out).all(|(at, found)| {
+                let wanted = (times * at) as f32;
+                (found - wanted).abs() <= if traffic.is_some() { 32.0 } else { 0.0 }
+            })
+        };
+        push().unwrap();
+        let first = pull();
+        push().unwrap();
+        assert!(is_times(&first, 1), "{kind:?}: somebody still reads it");
+        assert!(is_times(&pull(), 2), "{kind:?}");
+        let not_finite = table.push_filled(0..n, PushSettings::default(), |run, values| {
+            values.fill(0.0);
+            let at = 77_777u64.checked_sub(run.start).filter(|at| *at < values.len() as u64);
+            at.into_iter().for_each(|at| values[at as usize] = f32::NAN);
+        });
+        let sentence = "w0 pushed NaN to key 77777 of the table dense; values must be finite";
+        assert_eq!(not_finite.err().unwrap().to_string(), sentence, "{kind:?}");
+        let [sent, received] = tables.traffic();
+        let pushed = 2 * n * if traffic.is_some() { 2 } else { 4 };
+        let is_about = |found: u64, wanted: u64| (wanted..wanted + wanted / 10).contains(&found);
+        assert!(is_about(sent, pushed), "{kind:?}: {sent} of {pushed}");
+        assert!(is_about(received, 2 * 50_000 * 4), "{kind:?}: {received}");
+    }
+}
+
+#[test]
 fn a_step_is_the_sum_along_the_tree_whoever_brings_what() {
     let n = 20_000usize;
     let grain = |grain: usize| -> Vec<f32> {
@@ -54,7 +101,7 @@ fn a_step_is_the_sum_along_the_tree_whoever_brings_what() {
     for kind in [Kind::InProcess, Kind::Tcp] {
         let cluster = Cluster::new(kind, 2);
         let all = spec(TableSpec::dense(n as u64), Consistency::Bsp, 2);
-        let part = |step, grains: std::ops::Range<usize>| StepPart {
+        let part = |step, grains: Range<usize>| StepPart {
             step,
             grains,
             n_grains: 3,
@@ -75,6 +122,10 @@ fn a_step_is_the_sum_along_the_tree_whoever_brings_what() {
                         table.push_part(&part(step, mine.0), 0..n, &mine.1).unwrap().detach();
                         let mut out = vec![0.0; n];
                         table.pull_at(step + 1, 0..n, &mut out).unwrap().wait().unwrap();
+                        let values = table.pull_values_at(step + 1, 0..n as u64).unwrap();
+                        let mut kept = vec![0.0; n];
+                        values.wait_watching(|_| false).unwrap().copy(0, &mut kept);
+                        assert_eq!(out, kept);
                         let mut sum = vec![0.0; n];
                         (0..=step).for_each(|_| sum = add(&sum, wanted));
                         assert_eq!(out, sum);

@@ -40,7 +40,7 @@ impl Table {
     ) -> Result<Ticket, TableError> {
         if !self.goes_as_it_is() {
             let n = elements.end.saturating_sub(elements.start) as usize;
-            let values = filled(n, |values| fill(elements.clone(), values));
+            let values = Body::filled_floats(n, |values| fill(elements.clone(), values));
             return self.push_with(elements, &floats(&values), settings);
         }
         let what = format!("a push to the table {}", self.name());
@@ -51,7 +51,7 @@ impl Table {
         let first = elements.start;
         let requests = self.runs(&elements, operation, |run| {
             let run = first + run.start as u64..first + run.end as u64;
-            filled((run.end - run.start) as usize, |values| {
+            Body::filled_floats((run.end - run.start) as usize, |values| {
                 fill(run.clone(), values);
                 if checked.is_ok() {
                     checked = self.check_finite(&Keys::Range(run), values);
@@ -97,7 +97,7 @@ impl Table {
         let first = elements.start;
         let requests = self.runs(&elements, operation, |run| {
             let run = first + run.start as u64..first + run.end as u64;
-            filled((run.end - run.start) as usize, |values| fill(run.clone(), values))
+            Body::filled_floats((run.end - run.start) as usize, |values| fill(run.clone(), values))
         })?;
         self.submit(requests, "a part of a step of")
     }
@@ -118,7 +118,7 @@ impl Table {
     ) -> Result<(), TableError> {
         let keys = Keys::Range(range.clone());
         self.check_push(&keys, values)?;
-        let lent = Lent { lender: Lender::new(bytemuck::cast_slice(values)), of: self.shared() };
+        let lent = OnLoan { lender: Lender::new(bytemuck::cast_slice(values)), of: self.shared() };
         let body = |run: Range<usize>| lent.lender.body(4 * run.start..4 * run.end);
         let operation = |first, n| operation(first, n).known_finite();
         let requests = self.runs(range, operation, body)?;
@@ -147,27 +147,15 @@ impl Table {
 }
 
 /// Values that are lent, and the client that has them.
-struct Lent<'v> {
+struct OnLoan<'v> {
     lender: Lender<'v>,
     of: &'v Shared,
 }
 
-impl Drop for Lent<'_> {
+impl Drop for OnLoan<'_> {
     fn drop(&mut self) {
         if !self.lender.has_all_back() {
             self.of.recall();
         }
     }
-}
-
-/// So many values, written where they are sent from.
-fn filled(n: usize, fill: impl FnOnce(&mut [f32])) -> Body {
-    Body::filled(4 * n, |bytes| match bytemuck::try_cast_slice_mut(bytes) {
-        Ok(values) => fill(values),
-        Err(_) => {
-            let mut values = vec![0f32; n];
-            fill(&mut values);
-            bytes.copy_from_slice(bytemuck::cast_slice(&values));
-        }
-    })
 }

@@ -22,6 +22,7 @@ use crate::tables::message::{
 use crate::tables::network::Network;
 use crate::tables::spec::TableSpec;
 use crate::tables::traffic::SavedByFilter;
+use crate::transport::showing::let_go_of_left;
 use crate::transport::wait::Waiting;
 
 /// Bytes that may be underway before a push waits.
@@ -459,6 +460,7 @@ impl Running {
     fn tick(&mut self) -> Instant {
         if Instant::now() >= self.next_beat {
             self.next_beat = Instant::now() + BEAT;
+            let_go_of_left();
             self.perform(vec![Action::ToDirector(ToDirector::Beat { n_bytes: 0 })]);
         }
         let now = self.start.elapsed();

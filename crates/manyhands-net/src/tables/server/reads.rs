@@ -228,17 +228,7 @@ fn values(
                 Ok::<(), StoreError>(())
             };
             let mut filled = Ok(());
-            let found = Body::filled(4 * n_floats, |found| {
-                filled = match bytemuck::try_cast_slice_mut(found) {
-                    Ok(floats) => read(floats),
-                    Err(_) => {
-                        let mut floats = vec![0f32; n_floats];
-                        let filled = read(&mut floats);
-                        found.copy_from_slice(bytemuck::cast_slice(&floats));
-                        filled
-                    }
-                };
-            });
+            let found = Body::filled_floats(n_floats, |floats| filled = read(floats));
             filled.map_err(|error| nonsense(kept.place, error.to_string()))?;
             Ok(found)
         }

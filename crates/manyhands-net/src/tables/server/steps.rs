@@ -104,7 +104,7 @@ impl Steps {
         parts.push(part);
     }
 
-    /// The next step, if it is complete: then it counts as done. Its sum has been added along the tree.
+    /// The next step, if it is complete: then it counts as done. Its sum goes along the tree.
     pub(super) fn complete(&mut self, width: Option<usize>) -> Option<Whole> {
         let parts = self.coming.get(&self.n_done)?;
         let first = parts.first()?;
@@ -124,7 +124,7 @@ impl Steps {
         let sum = match width {
             None => {
                 let bodies = parts.into_iter().map(|part| (part.n, part.body)).collect();
-                sums::add_dense(bodies, &joins, root)
+                sums::dense_sum(bodies, &joins, root)
             }
             Some(width) => {
                 let bodies: Vec<_> = parts.iter().map(|part| (part.n, &part.body)).collect();

@@ -24,8 +24,8 @@ pub(super) fn add_scalars(mut terms: Vec<f32>, joins: &[(usize, usize)], root: u
     terms[root]
 }
 
-/// Runs of elements that are equally long, to be added.
-pub(super) fn add_dense(mut parts: Vec<(u64, Body)>, joins: &[(usize, usize)], root: usize) -> Sum {
+/// The sum of runs of elements that are equally long.
+pub(super) fn dense_sum(mut parts: Vec<(u64, Body)>, joins: &[(usize, usize)], root: usize) -> Sum {
     if joins.is_empty() {
         let (n, body) = parts.swap_remove(root);
         return Sum::Brought(body, n);
@@ -57,7 +57,7 @@ impl DenseSum {
         let piece = match is_whole {
             true => n.max(1),
             // Several pieces are at hand at a time where several parts are added onto.
-            false => (PIECE / self.joins.len()).max(1 << 10),
+            false => (PIECE / self.joins.len().next_power_of_two()).max(1 << 10),
         };
         let mut sums: Vec<Vec<f32>> = vec![Vec::new(); parts.len()];
         for start in (0..n).step_by(piece) {
@@ -167,7 +167,7 @@ mod tests {
 
     /// The sum of dense parts, whose root is the first.
     fn added(parts: Vec<(u64, Body)>, joins: &[(usize, usize)]) -> Vec<f32> {
-        let Sum::Dense(sum) = add_dense(parts, joins, 0) else { panic!() };
+        let Sum::Dense(sum) = dense_sum(parts, joins, 0) else { panic!() };
         let mut all = Vec::new();
         let taken = sum.in_pieces(false, |place, values| {
             assert_eq!((place.start, place.len()), (all.len(), values.len()));

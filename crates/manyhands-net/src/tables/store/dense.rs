@@ -14,8 +14,8 @@ use crate::tables::rules::{At, Rule};
 pub struct DenseShard {
     first: u64,
     values: Arc<Block<f32>>,
-    /// Where values were before, kept to be used again.
-    former: Option<Arc<Block<f32>>>,
+    /// Where values were before: while somebody reads there still, and one to be used again.
+    former: Vec<Arc<Block<f32>>>,
     slots: Vec<Block<f32>>,
 }
 
@@ -23,7 +23,7 @@ impl DenseShard {
     /// So many zeros, with zeros as slots.
     pub fn new(first: u64, len: usize, n_slots: usize) -> DenseShard {
         let slots = (0..n_slots).map(|_| Block::zeroed(len)).collect();
-        DenseShard { first, values: Arc::new(Block::lendable(len)), former: None, slots }
+        DenseShard { first, values: Arc::new(Block::lendable(len)), former: Vec::new(), slots }
     }
 
     /// The first element of the table that is here.
@@ -99,9 +99,10 @@ impl DenseShard {
         Ok(rule.apply(at, &mut values[range], &mut slots, update)?)
     }
 
-    /// Bytes of memory that it takes. Values count twice from the beginning: the first change while somebody reads takes as much again.
+    /// Bytes of memory that it takes. Values count twice from the beginning: the first change while somebody reads takes as much again. So does each of the next, while
+    /// others read what was before.
     pub fn n_bytes(&self) -> usize {
-        self.values.n_bytes() * (2 + self.slots.len())
+        self.values.n_bytes() * (1 + self.former.len().max(1) + self.slots.len())
     }
 
     /// Where these elements lie.
@@ -116,20 +117,20 @@ impl DenseShard {
     }
 }
 
-/// Values that nobody else reads: where somebody does, their copy takes their place, in the memory of those before where that is free.
-fn own<'a>(values: &'a mut Arc<Block<f32>>, former: &mut Option<Arc<Block<f32>>>) -> &'a mut [f32] {
+/// Values that nobody else reads: where somebody does, their copy takes their place, in the memory of those before where some is free.
+fn own<'a>(values: &'a mut Arc<Block<f32>>, former: &mut Vec<Arc<Block<f32>>>) -> &'a mut [f32] {
     if Arc::get_mut(values).is_none() {
-        let copy = match former.take() {
-            Some(mut memory) => match Arc::get_mut(&mut memory) {
-                Some(free) => {
-                    free.copy_from_slice(values);
-                    memory
-                }
-                None => Arc::new(Block::clone(values)),
-            },
+        let mut free = former.extract_if(.., |memory| Arc::get_mut(memory).is_some());
+        let copy = match free.next() {
+            Some(mut memory) => {
+                Arc::make_mut(&mut memory).copy_from_slice(values);
+                memory
+            }
             None => Arc::new(Block::clone(values)),
         };
-        *former = Some(std::mem::replace(values, copy));
+        // One is enough to go on with.
+        free.for_each(drop);
+        former.push(std::mem::replace(values, copy));
     }
     let own: &mut Block<f32> = Arc::make_mut(values);
     own
@@ -138,7 +139,7 @@ fn own<'a>(values: &'a mut Arc<Block<f32>>, former: &mut Option<Arc<Block<f32>>>
 impl Clone for DenseShard {
     fn clone(&self) -> DenseShard {
         let values = Arc::new(Block::clone(&self.values));
-        DenseShard { first: self.first, values, former: None, slots: self.slots.clone() }
+        DenseShard { first: self.first, values, former: Vec::new(), slots: self.slots.clone() }
     }
 }
 

@@ -53,3 +53,24 @@ fn updates_of_another_length_and_rules_with_other_slots_are_refused() {
     let error = shard.apply(&mut *ftrl, AT, 0..8, &[1.0; 8]).unwrap_err();
     assert_eq!(error, StoreError::WrongSlots { of_rule: 2, of_shard: 0 });
 }
+
+#[test]
+fn what_somebody_reads_stays_as_it_is_and_is_counted() {
+    let mut add = rule(RuleSpec::Add);
+    let mut shard = DenseShard::new(0, 40, 0);
+    let mut apply = |shard: &mut DenseShard| shard.apply(&mut *add, AT, 0..40, &[1.0; 40]).unwrap();
+    let read = |shard: &DenseShard| shard.share(0..40).unwrap().0;
+    let mut readers = Vec::new();
+    for n_before in 0..3 {
+        readers.push(read(&shard));
+        apply(&mut shard);
+        assert_eq!(shard.n_bytes(), (2 + n_before) * 40 * 4);
+    }
+    for (n_before, values) in readers.iter().enumerate() {
+        assert!(values.iter().all(|value| *value == n_before as f32));
+    }
+    readers.clear();
+    let reader = read(&shard);
+    apply(&mut shard);
+    assert_eq!((shard.n_bytes(), reader[7], shard.values()[7]), (2 * 40 * 4, 3.0, 4.0));
+}
