@@ -62,7 +62,10 @@ pub(crate) fn consistency_bench(
     set: &[String],
     target: Option<&str>,
 ) -> Result<ConsistencyBench, Failure> {
-    let job = job(path, set, None)?;
+    // So that keys of parameter servers can be set, whatever the job's own strategy is.
+    let strategy = "distribute.strategy=parameter_server".to_string();
+    let set: Vec<String> = [strategy].into_iter().chain(set.iter().cloned()).collect();
+    let job = job(path, &set, None)?;
     let setup = BenchSetup {
         folder: path.parent().unwrap_or(Path::new("")).to_path_buf(),
         scratch: std::env::temp_dir().join(format!("manyhands-bench-{}", std::process::id())),

@@ -436,6 +436,8 @@ fn measurements_of_nothing_are_refused() {
     check(["--target", "accuracy=nan"], &["accuracy=nan: it should be a measure and a number"]);
     check(["--servers", "0"], &["--servers 0: it must be from 1 to 64"]);
     check(["--workers", "0"], &["--workers 0: it must be from 1 to 64"]);
+    let twice = "distribute.replication=2";
+    check(["--set", twice], &["needs as many servers, and `distribute.servers` = 1"]);
     check(["--seeds", "0"], &["--seeds 0: it must be from 1 to 1000"]);
     check(["--burst", "0"], &["--burst 0: it must be from 1 to 1000000 steps"]);
     check(["--burst", "nan"], &["--burst NaN: it must be from 1 to 1000000 steps"]);

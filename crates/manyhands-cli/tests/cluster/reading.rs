@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 
 use crate::check_processes;
-use crate::fleet::{Fleet, assert_calm, long_scene, scene_for_newcomers};
+use crate::fleet::{Fleet, assert_calm, assert_done_once, long_scene, scene_for_newcomers};
 use crate::scene::{JOB, Scene, table};
 
 /// Has the job say who reads.
@@ -105,6 +105,36 @@ fn a_worker_that_must_read_and_cannot_ends_the_run_by_name() {
     fleet.train("again", &["--overwrite"]);
     assert_eq!(fleet.wait("driver"), 0, "{}", fleet.words());
     assert_calm(&scene, "again");
+}
+
+#[test]
+fn workers_that_take_turns_read_as_those_that_wait_for_each_other() {
+    let scene = scene_for_newcomers();
+    read_by(&scene, "workers");
+    let job = String::from_utf8(scene.read("job.toml")).unwrap();
+    scene.write(
+        "job.toml",
+        format!("{job}strategy = \"parameter_server\"\nconsistency = \"ssp\"\n"),
+    );
+    copy(&scene, "good", SAME);
+    copy(&scene, "broken", ("\n", "\nnot,a,row\n"));
+    let mut fleet = Fleet::start(&scene, 0);
+    fleet.server("server");
+    for name in ["w0", "w1"] {
+        fleet.worker_with(name, &["--data", "good"]);
+    }
+    fleet.train("out", &[]);
+    for name in ["w0", "w1"] {
+        fleet.wait_for_words("driver", &format!("{name} reads its samples itself"));
+    }
+    assert_eq!(fleet.wait("driver"), 0, "{}", fleet.words());
+    assert_done_once(&scene, "out");
+    fleet.worker_with("w2", &["--data", "broken"]);
+    fleet.wait_for_members(3);
+    fleet.train("again", &[]);
+    assert_eq!(fleet.wait("driver"), 3, "{}", fleet.words());
+    let said = fleet.said("driver");
+    assert!(said.contains("worker w2 cannot read the training data"), "{said}");
 }
 
 #[test]

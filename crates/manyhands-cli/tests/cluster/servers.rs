@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::fleet::{Fleet, PATIENCE, assert_calm, ledger, long_scene, scene_for_servers};
+use crate::fleet::{
+    Fleet, PATIENCE, assert_calm, assert_done_once, ledger, long_scene, scene_for_servers,
+};
 use crate::scene::{JOB, Scene, table};
 
 /// Asks for parameters on so many servers, all that can be.
@@ -342,6 +344,36 @@ fn a_frozen_worker_holds_nobody_up_where_workers_take_turns() {
     assert_eq!(fleet.wait("driver"), 0, "{}", fleet.words());
     assert!(fleet.said("driver").contains("2 workers from step"), "{}", fleet.words());
     fleet.signal("w1", "CONT");
+}
+
+#[test]
+fn turns_of_killed_workers_are_done_again_and_every_promise_is_kept() {
+    for consistency in ["ssp", "adaptive"] {
+        let scene = long_scene();
+        on_servers(&scene, 3, &format!("replication = 2\nconsistency = \"{consistency}\"\n"));
+        let mut fleet = Fleet::start(&scene, 0);
+        fleet.note_history("history.jsonl");
+        for idx in 0..3 {
+            fleet.worker(&format!("w{idx}"));
+            fleet.server(&format!("s{idx}"));
+        }
+        fleet.train("out", &[]);
+        for idx in 0..3 {
+            fleet.wait_for_steps(20);
+            fleet.kill(&format!("w{idx}"));
+            fleet.worker(&format!("w{}", idx + 3));
+            fleet.wait_for_steps(20);
+            fleet.kill(&format!("s{idx}"));
+            fleet.server(&format!("s{}", idx + 3));
+            fleet.wait_for_words("driver", &format!("(s{}) joined", idx + 3));
+        }
+        assert_eq!(fleet.wait("driver"), 0, "{}", fleet.words());
+        assert_proven(&scene, &mut fleet, &["s3", "s4", "s5"].map(String::from));
+        assert_done_once(&scene, "out");
+        let report = scene.json("out/report.json");
+        let accuracy = report["metrics"]["test"]["accuracy"].as_f64().unwrap();
+        assert!(accuracy > 0.9, "{consistency}: {accuracy}");
+    }
 }
 
 #[test]

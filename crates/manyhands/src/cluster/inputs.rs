@@ -11,6 +11,7 @@ use super::halt::{Halt, driver_halt};
 use super::job_at_hand::JobAtHand;
 use super::pace::Pace;
 use super::plane::{REBALANCE_EVERY, until};
+use super::reading::Reading;
 use super::servers::RowsOfGrains;
 use super::shares::{Part, ranges};
 use super::words::{FromDriver, FromWorker, StepInputs};
@@ -72,16 +73,22 @@ impl JobAtHand {
 
     /// Asks the driver for a step and, unless this worker reads them itself, the inputs of these grains.
     pub(super) fn want(&mut self, step: u64, grains: Vec<Range<usize>>) -> Result<(), Halt> {
+        self.tell_of_reading()?;
         let mut reads = false;
         if let Some(reading) = &mut self.reading {
-            if let Some(news) = reading.news() {
-                self.driver.say(&news, &[]).map_err(driver_halt)?;
-            }
             reads = !grains.is_empty() && reading.want(step, &grains);
         }
         let message = FromWorker::Want { step, grains: grains.clone(), reads };
         self.wanted.push((step, grains));
         self.driver.say(&message, &[]).map_err(driver_halt)
+    }
+
+    /// Tells the driver, once it is known, whether this worker reads its samples itself.
+    pub(super) fn tell_of_reading(&mut self) -> Result<(), Halt> {
+        match self.reading.as_mut().and_then(Reading::news) {
+            Some(news) => self.driver.say(&news, &[]).map_err(driver_halt),
+            None => Ok(()),
+        }
     }
 
     /// How many steps it talks of with the driver at a time.

@@ -55,6 +55,7 @@ impl Turns {
         self.told.remove(&number);
         self.rounds.remove(&number);
         self.holding.remove(&number);
+        self.asking.remove(&number);
         self.dispatcher.lose(WorkerNumber(number));
         self.give();
     }
@@ -104,12 +105,12 @@ impl Turns {
             let round = self.rounds.get(&number).copied().unwrap_or_default();
             return Some(FromDriver::Turn { round, step, grains, n_grains, bound, has_inputs });
         }
+        let round = self.rounds.get(&number).copied().unwrap_or_default();
         if asks {
-            return Some(FromDriver::NoTurn);
+            return Some(FromDriver::NoTurn { round });
         }
         if let Some(is_told @ false) = self.holding.get_mut(&number) {
             *is_told = true;
-            let round = self.rounds.get(&number).copied().unwrap_or_default();
             return Some(FromDriver::Release { round });
         }
         let worker = WorkerNumber(number);
@@ -141,8 +142,8 @@ impl Table {
     /// Takes note that a worker has computed its turn, unless it was taken back meanwhile.
     pub(super) fn turn_computed(&mut self, number: u64, round: u64, seconds: f64) {
         let Some(turns) = &mut self.turns else { return };
-        turns.asking.insert(number);
         if turns.rounds.get(&number) == Some(&round) {
+            turns.asking.insert(number);
             turns.dispatcher.computed(turns.now(), WorkerNumber(number), seconds);
             turns.give();
         }
@@ -253,7 +254,7 @@ mod tests {
                 (Some(FromDriver::Turn { step, grains, .. }), Some((_, next, of))) => {
                     assert_eq!((step, grains), (next, of), "a bound of {bound}");
                 }
-                (Some(FromDriver::NoTurn), None) => {}
+                (Some(FromDriver::NoTurn { round: 1 }), None) => {}
                 _ => panic!("a bound of {bound}: {told:?}"),
             }
             assert!(own.message_for(1, false).is_none(), "it was told once");

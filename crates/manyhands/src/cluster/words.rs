@@ -127,8 +127,8 @@ pub(super) enum FromDriver {
         bound: Option<u64>,
         has_inputs: bool,
     },
-    /// What is said of a turn that was computed where there is no next one for now: it is waited for until the servers have it.
-    NoTurn,
+    /// What is said of a turn that was computed where there is no next one for now: it is waited for until the servers have it; for the round in which it asked.
+    NoTurn { round: u64 },
     /// The state is wanted: what the worker holds back as too small to matter is to be with the servers; for the round in which it asked.
     Release { round: u64 },
     /// There is nothing of the steps before this one, from 1, for the worker.
@@ -339,7 +339,7 @@ impl Checked for FromDriver {
             FromDriver::BeServer
             | FromDriver::Director(_)
             | FromDriver::NoServers
-            | FromDriver::NoTurn
+            | FromDriver::NoTurn { .. }
             | FromDriver::Release { .. } => Ok(()),
             FromDriver::Place(place) => place.check(),
             FromDriver::Part { .. } => Ok(()),

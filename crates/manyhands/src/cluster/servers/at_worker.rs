@@ -134,6 +134,7 @@ impl TableAtHand {
     /// Gives its place among the clients up; the next step takes another.
     pub(in crate::cluster) fn leave(&mut self) {
         self.client = None;
+        self.values = None;
         self.foresight.forget();
     }
 

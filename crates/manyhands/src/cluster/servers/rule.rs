@@ -16,6 +16,9 @@ const NAME: &str = "program";
 /// Elements that are updated at a time: what the operations of an update hand to each other stays in the nearest caches. An update has the same bits however it is cut.
 const PIECE: usize = 1 << 15;
 
+/// Updates that are kept compiled, with their buffers.
+const MOST_COMPILED: usize = 256;
+
 /// What a server needs to know of a layout.
 #[derive(Serialize, Deserialize)]
 struct Settings {
@@ -169,6 +172,11 @@ impl Updates {
         };
         let (n, is_share) = (values.len(), at.share != 1.0);
         let key = (program, n, is_share);
+        // Runs come in few lengths, but for what workers that come and go leave of parameters.
+        if self.compiled.len() == MOST_COMPILED && !self.compiled.contains_key(&key) {
+            *device = CpuDevice::new(1)?;
+            self.compiled.clear();
+        }
         if !self.compiled.contains_key(&key) {
             self.compiled.insert(key, compile(device, &self.programs[program], n, is_share)?);
         }
@@ -222,12 +230,14 @@ mod tests {
     use super::*;
 
     const N: usize = 8;
+    const AT: At =
+        At { table: 1, shard: 0, first: 0, step: 0, rate: 0.01, share: 1.0, divisor: 1.0 };
 
-    /// The rule of an optimizer for one parameter.
-    fn rule_of(optimizer: Optimizer) -> Box<dyn Rule> {
+    /// The rule of an optimizer for one parameter of so many elements.
+    fn rule_of(optimizer: Optimizer, n: usize) -> Box<dyn Rule> {
         let g = Builder::new("model");
-        let x = g.input("x", DType::F32, [4, N]).unwrap();
-        let w = g.weight("w", [N], Init::Constant(0.0)).unwrap();
+        let x = g.input("x", DType::F32, [4, n]).unwrap();
+        let w = g.weight("w", [n], Init::Constant(0.0)).unwrap();
         let loss = (x * w).unwrap().sum_all().unwrap();
         let divisor = g.scalar(DType::F32, 4.0).unwrap();
         Training { optimizer, clip: None }.add_step(&g, &loss, &divisor).unwrap();
@@ -236,12 +246,12 @@ mod tests {
 
     /// The values and slots after pushes of (step, share, gradient).
     fn after(optimizer: Optimizer, pushes: &[(u64, f32, f32)]) -> Vec<[f32; N]> {
-        let mut rule = rule_of(optimizer);
+        let mut rule = rule_of(optimizer, N);
         let mut state = vec![[0.0; N]; 1 + rule.n_slots()];
         for &(step, share, gradient) in pushes {
             let (values, slots) = state.split_at_mut(1);
             let mut slots: Vec<&mut [f32]> = slots.iter_mut().map(|slot| &mut slot[..]).collect();
-            let at = At { table: 1, shard: 0, first: 0, step, rate: 0.01, share, divisor: 1.0 };
+            let at = At { step, share, ..AT };
             rule.apply(at, &mut values[0], &mut slots, &[gradient; N]).unwrap();
         }
         state
@@ -261,6 +271,29 @@ mod tests {
                 assert!((0.93..1.07).contains(&ratio), "{n} shares: {whole:?} {shares:?}");
             }
         }
+    }
+
+    #[test]
+    fn runs_of_more_lengths_than_are_kept_are_updated_as_the_whole_is() {
+        let lengths = 1..MOST_COMPILED + 3;
+        let n = lengths.clone().sum();
+        let sum: Vec<f32> = (0..n).map(|at| (at as f32 * 0.01).sin()).collect();
+        let after = |lengths: &mut dyn Iterator<Item = usize>| {
+            let mut rule = rule_of(Optimizer::Adam(Adam::default()), n);
+            let mut state = vec![vec![0.0; n]; 1 + rule.n_slots()];
+            let mut first = 0;
+            for len in lengths {
+                let run = first..first + len;
+                let (values, slots) = state.split_at_mut(1);
+                let mut slots: Vec<&mut [f32]> =
+                    slots.iter_mut().map(|slot| &mut slot[run.clone()]).collect();
+                let at = At { first: first as u64, ..AT };
+                rule.apply(at, &mut values[0][run.clone()], &mut slots, &sum[run.clone()]).unwrap();
+                first = run.end;
+            }
+            state
+        };
+        assert_eq!(after(&mut lengths.clone()), after(&mut std::iter::once(n)));
     }
 
     #[test]

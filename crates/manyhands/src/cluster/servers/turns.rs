@@ -98,6 +98,8 @@ impl Plane<'_> {
         // What the servers have is told, whatever ended the turns: nobody need do it again.
         if let (Err(_), Some(job)) = (&ended, &mut self.job) {
             let _ = job.tell_brought(&mut bringing, stop);
+            // Values that nobody will use are not kept from the servers.
+            job.table.iter_mut().for_each(|table| table.values = None);
         }
         ended
     }
@@ -129,14 +131,16 @@ impl Plane<'_> {
                 // One of an earlier round was given to others meanwhile.
                 FromDriver::Turn { round, .. } if round != own_round => {}
                 FromDriver::Turn { round, step, grains, n_grains, bound, has_inputs } => {
+                    job.tell_of_reading()?;
                     if has_inputs {
                         job.wanted.push((step, vec![grains.clone()]));
                     }
                     let turn = TurnAtHand { round, step, grains, n_grains, bound };
                     self.turn(&turn, bringing, stop)?;
                 }
-                FromDriver::NoTurn => job.tell_brought(bringing, stop)?,
-                FromDriver::Release { round } if round != own_round => {}
+                FromDriver::NoTurn { round } | FromDriver::Release { round }
+                    if round != own_round => {}
+                FromDriver::NoTurn { .. } => job.tell_brought(bringing, stop)?,
                 FromDriver::Release { round } => {
                     job.tell_brought(bringing, stop)?;
                     job.table.iter_mut().try_for_each(|table| table.release(stop))?;
@@ -307,7 +311,11 @@ impl TableAtHand {
                     self.leave();
                     stopped(stop)?;
                 }
-                Err(error) => return Err(self.lost(error)),
+                Err(error) => {
+                    // It may be what the servers refused of that: then they do not have it.
+                    *bringing = None;
+                    return Err(self.lost(error));
+                }
             }
         }
         Ok(())
