@@ -34,7 +34,7 @@ enum Held {
     /// A part of what somebody has too, and does not change.
     Shared(Arc<dyn AsRef<[u8]> + Send + Sync>, Range<usize>),
     /// A part of what somebody lends.
-    Lent(Arc<Loan>, Range<usize>),
+    OnLoan(Arc<Loan>, Range<usize>),
     /// The bytes came, and lie where they belong.
     Landed,
 }
@@ -122,7 +122,7 @@ impl Body {
 
     /// Gives what is lent back, and goes on with a copy.
     pub(super) fn give_back(&mut self) {
-        if matches!(self.0, Held::Lent(..)) {
+        if matches!(self.0, Held::OnLoan(..)) {
             *self = Body::copy_of(self);
         }
     }
@@ -137,7 +137,7 @@ impl Deref for Body {
             Held::Lendable(piece) => piece,
             Held::Seen(seen) => seen,
             Held::Shared(owner, range) => &(**owner).as_ref()[range.clone()],
-            Held::Lent(loan, range) => &loan.bytes()[range.clone()],
+            Held::OnLoan(loan, range) => &loan.bytes()[range.clone()],
             Held::Landed => &[],
         }
     }
@@ -196,7 +196,7 @@ impl<'v> Lender<'v> {
 
     /// Some of them.
     pub(super) fn body(&self, range: Range<usize>) -> Body {
-        Body(Held::Lent(Arc::clone(&self.loan), range))
+        Body(Held::OnLoan(Arc::clone(&self.loan), range))
     }
 
     /// Whether nobody has any of it.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::identity::Place;
+use super::identity::{Place, ServerId};
 
 /// Why a table cannot do what was asked. Servers send it to clients, so it is plain data.
 #[derive(Clone, Debug, PartialEq, thiserror::Error, Serialize, Deserialize)]
@@ -269,6 +269,12 @@ pub enum TableError {
     DirectorLost {
         /// What was seen.
         reason: String,
+    },
+    /// A server that ended in the middle of its work.
+    #[error("{server} ended in the middle of its work: its thread panicked")]
+    ServerFailed {
+        /// Which.
+        server: ServerId,
     },
     /// Somebody asked to give up.
     #[error("{what} was given up")]

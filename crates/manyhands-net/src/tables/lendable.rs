@@ -1,12 +1,13 @@
 //! Memory of this process that others of its machine can read: what is to be sent lies there, and the values of dense tables, so that links which can show it need not send it
 //! (`transport/showing.rs`).
 //!
-//! There is one such memory for a process. Pieces of it come in few sizes and are used again; of what is free only so much keeps its pages.
+//! There is one such memory for a process. Pieces of it come in few sizes and are used again. What nobody used for a while gives its pages back: a thread looks now and then.
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use rustix::mm::{Advice, madvise};
 use rustix::system::sysinfo;
@@ -17,29 +18,32 @@ use crate::transport::showing::let_go_of_left;
 
 /// Smaller pieces are not worth it: sent, they are as fast.
 pub(super) const SMALLEST: usize = 64 << 10;
-/// Free memory that keeps its pages, at most.
-const MOST_KEPT: usize = 256 << 20;
+/// How often it is looked what nobody uses any more.
+const LOOK: Duration = Duration::from_secs(1);
 /// Addresses are taken for so many times the memory of the machine, since a piece goes to its own size only. They cost nothing.
 const TIMES_MEMORY: u64 = 4;
+/// But no more than this: every link to another process takes as many there, and a process has 128 TiB.
+const MOST: usize = 1 << 40;
 
 /// Memory that others can read.
 pub(super) struct Lendable {
     lending: Arc<Lending>,
-    free: Mutex<Free>,
+    /// By their size.
+    free: Mutex<BTreeMap<usize, Free>>,
 }
 
-/// Pieces that nobody has, by their size.
+/// Pieces of a size that nobody has.
 #[derive(Default)]
 struct Free {
     /// With their pages.
-    warm: BTreeMap<usize, Vec<Start>>,
-    n_warm_bytes: usize,
+    warm: Vec<Start>,
+    /// How many of these, from the first on, were not used since the last look.
+    n_unused: usize,
     /// Without.
-    cold: BTreeMap<usize, Vec<Start>>,
+    cold: Vec<Start>,
 }
 
-/// Where a piece begins.
-#[derive(Clone, Copy)]
+/// Where a piece begins. Whoever has it has the piece.
 struct Start(NonNull<u8>);
 
 // SAFETY: an address of memory that lives as long as the process, and belongs to whoever has it.
@@ -68,8 +72,10 @@ impl Lendable {
         let n_bytes = (machine.totalram as u64).checked_mul(u64::from(machine.mem_unit.max(1)))?;
         let n_bytes = usize::try_from(n_bytes.checked_mul(TIMES_MEMORY)?).ok()?;
         // What stands before the bytes has room in it, too.
-        let n_bytes = n_bytes.min(longest_file() / 2);
+        let n_bytes = n_bytes.min(MOST).min(longest_file() / 2);
         let lending = Arc::new(Lending::new(n_bytes).ok()?);
+        let looking = std::thread::Builder::new().name("lendable".into());
+        looking.spawn(look_for_unused).ok()?;
         Some(Lendable { lending, free: Mutex::default() })
     }
 
@@ -78,19 +84,42 @@ impl Lendable {
         &self.lending
     }
 
-    fn free(&self) -> MutexGuard<'_, Free> {
+    fn free(&self) -> MutexGuard<'_, BTreeMap<usize, Free>> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn take(&'static self, n_bytes: usize) -> Option<Piece> {
         let capacity = capacity_for(n_bytes)?;
-        let mut start = self.free().take(capacity);
-        if start.is_none() {
+        let take = || self.free().get_mut(&capacity).and_then(Free::take);
+        let start = take().or_else(|| {
             let_go_of_left();
-            start = self.free().take(capacity);
-        }
+            take()
+        });
         let start = start.or_else(|| self.lending.take(capacity).map(Start))?;
         Some(Piece { start, len: n_bytes, capacity, of: self })
+    }
+
+    /// Gives back the pages of what nobody used since the last look.
+    fn look(&self) {
+        let mut unused: Vec<(usize, Start)> = Vec::new();
+        for (capacity, free) in self.free().iter_mut() {
+            unused.extend(free.unused().map(|start| (*capacity, start)));
+        }
+        for (capacity, start) in unused {
+            give_pages_back(start.0, capacity);
+            self.free().entry(capacity).or_default().cold.push(start);
+        }
+    }
+}
+
+/// Looks now and then, as long as the process lives.
+fn look_for_unused() {
+    loop {
+        std::thread::sleep(LOOK);
+        let_go_of_left();
+        if let Some(memory) = MEMORY.get().and_then(Option::as_ref) {
+            memory.look();
+        }
     }
 }
 
@@ -101,12 +130,17 @@ fn capacity_for(n_bytes: usize) -> Option<usize> {
 }
 
 impl Free {
-    fn take(&mut self, capacity: usize) -> Option<Start> {
-        if let Some(start) = self.warm.get_mut(&capacity).and_then(Vec::pop) {
-            self.n_warm_bytes -= capacity;
-            return Some(start);
-        }
-        self.cold.get_mut(&capacity)?.pop()
+    fn take(&mut self) -> Option<Start> {
+        let start = self.warm.pop();
+        self.n_unused = self.n_unused.min(self.warm.len());
+        start.or_else(|| self.cold.pop())
+    }
+
+    /// Takes what was not used since this was called last.
+    fn unused(&mut self) -> impl Iterator<Item = Start> {
+        let n_unused = self.n_unused;
+        self.n_unused = self.warm.len() - n_unused;
+        self.warm.drain(..n_unused)
     }
 }
 
@@ -143,17 +177,8 @@ impl DerefMut for Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        let mut free = self.of.free();
-        let capacity = self.capacity;
-        let stays_warm = free.n_warm_bytes + capacity <= MOST_KEPT;
-        if stays_warm {
-            free.n_warm_bytes += capacity;
-            free.warm.entry(capacity).or_default().push(self.start);
-            return;
-        }
-        drop(free);
-        give_pages_back(self.start.0, capacity);
-        self.of.free().cold.entry(capacity).or_default().push(self.start);
+        let start = Start(self.start.0);
+        self.of.free().entry(self.capacity).or_default().warm.push(start);
     }
 }
 

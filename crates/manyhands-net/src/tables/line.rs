@@ -25,7 +25,7 @@ const AHEAD: usize = 64 << 10;
 /// And of them behind a long body: the head of what comes next. More would be copied once more.
 const AHEAD_OF_NEXT: usize = 4 << 10;
 /// Bodies of so many bytes may be shown, or received where they belong.
-pub(super) const LONG: usize = 64 << 10;
+pub(super) const LONG: usize = lendable::SMALLEST;
 /// Said with the length of a body that is shown: where it lies stands behind the message.
 const SHOWN: u64 = 1 << 63;
 /// Bytes that are put into a ring at a time.
@@ -75,14 +75,9 @@ struct Arriving {
 }
 
 impl Line {
+    /// A line for messages without long bodies.
     pub(super) fn new(mut link: Box<dyn Link>) -> Line {
         link.keep_near();
-        if link.can_lend()
-            && let Some(memory) = lendable::memory()
-        {
-            // Where the other side does not get it, everything is sent.
-            let _ = link.lend(memory.lending());
-        }
         Line {
             link,
             outgoing: VecDeque::new(),
@@ -95,6 +90,17 @@ impl Line {
             n_sent: 0,
             n_received: 0,
         }
+    }
+
+    /// A line that shows long bodies where its link can.
+    pub(super) fn showing(mut link: Box<dyn Link>) -> Line {
+        if link.can_lend()
+            && let Some(memory) = lendable::memory()
+        {
+            // Where the other side does not get it, everything is sent.
+            let _ = link.lend(memory.lending());
+        }
+        Line::new(link)
     }
 
     /// Bytes that left and came, those that were shown included.
@@ -112,9 +118,6 @@ impl Line {
         if n_body > MOST_BYTES {
             return Err(FrameError::TooLongToSend { len: n_body, max_len: MOST_BYTES }.into());
         }
-        let shown = body.as_ref().filter(|_| n_body >= LONG);
-        let shown = shown.and_then(|body| self.link.show(body, &|| Box::new(body.clone())));
-        let body = body.filter(|_| shown.is_none());
         let joins = |last: &&mut Outgoing| last.body.is_none() && last.text.len() < TOGETHER;
         let mut text = match self.outgoing.back_mut().filter(joins) {
             Some(last) => std::mem::take(&mut last.text),
@@ -125,6 +128,10 @@ impl Line {
         };
         let start = text.len();
         let written = write_frame_with(&mut text, message, &[], LONGEST_HEAD);
+        let body = body.filter(|_| written.is_ok());
+        let shown = body.as_ref().filter(|_| n_body >= LONG);
+        let shown = shown.and_then(|body| self.link.show(body, &|| Box::new(body.clone())));
+        let body = body.filter(|_| shown.is_none());
         if written.is_ok() {
             let is_shown = if shown.is_some() { SHOWN } else { 0 };
             let said = n_body as u64 | is_shown;
@@ -135,7 +142,7 @@ impl Line {
         if let Some(last) = self.outgoing.back_mut() {
             last.text = text;
             last.n_shown += if shown.is_some() { n_body } else { 0 };
-            last.body = body.filter(|_| written.is_ok());
+            last.body = body;
         }
         written?;
         self.n_unsent += n_bytes;
@@ -418,7 +425,8 @@ mod tests {
     fn messages_with_bodies_arrive_through_any_link() {
         for capacity in [64, 4 << 10, 1 << 20] {
             let (one, other) = in_process::pair(capacity).unwrap();
-            let (mut one, mut other) = (Line::new(Box::new(one)), Line::new(Box::new(other)));
+            let (mut one, mut other) =
+                (Line::showing(Box::new(one)), Line::showing(Box::new(other)));
             let bytes: Vec<u8> = (0..300_000u32).map(|n| (n * 7) as u8).collect();
             let lengths = [0, 1, 11, 12, 13, 100, 70_000, 0, 0, 300_000, 5, 65_536, 65_535];
             for (n, len) in lengths.iter().enumerate() {
@@ -448,7 +456,8 @@ mod tests {
     fn a_long_body_lands_where_it_belongs() {
         for capacity in [64, 4 << 10, 1 << 20] {
             let (one, other) = in_process::pair(capacity).unwrap();
-            let (mut one, mut other) = (Line::new(Box::new(one)), Line::new(Box::new(other)));
+            let (mut one, mut other) =
+                (Line::showing(Box::new(one)), Line::showing(Box::new(other)));
             let lengths = [70_000, 100, 80_000, 90_000];
             for (n, len) in lengths.iter().enumerate() {
                 one.queue(&n, Some(Body::new(vec![n as u8 + 1; *len]))).unwrap();
@@ -488,7 +497,7 @@ mod tests {
     /// Two lines of which each can read what the other lends, or neither.
     fn lines(see: bool) -> [Line; 2] {
         let (one, other) = in_process::pair(4 << 10).unwrap();
-        let mut lines = [one, other].map(|link| Line::new(Box::new(link)));
+        let mut lines = [one, other].map(|link| Line::showing(Box::new(link)));
         for line in lines.iter_mut().filter(|_| see) {
             line.awake();
             line.push().unwrap();
@@ -561,7 +570,7 @@ mod tests {
     #[test]
     fn one_who_does_not_read_is_left_when_too_much_waits() {
         let (one, _other) = in_process::pair(64).unwrap();
-        let mut one = Line::new(Box::new(one));
+        let mut one = Line::showing(Box::new(one));
         one.most_unsent = 1000;
         let body = || Some(Body::new(vec![0; 600]));
         one.queue(&1, body()).unwrap();
@@ -578,7 +587,7 @@ mod tests {
     #[test]
     fn lengths_are_bounded_before_memory_is_taken() {
         let (mut one, other) = in_process::pair(64).unwrap();
-        let mut other = Line::new(Box::new(other));
+        let mut other = Line::showing(Box::new(other));
         assert_eq!(one.try_send(&[0xff; 20]).unwrap(), 20);
         assert!(matches!(
             other.next::<usize>(&mut false),

@@ -26,7 +26,6 @@ use super::network::Network;
 use super::reaching::Reaching;
 use super::server::{Action, Event, Server};
 use crate::host::random_number;
-use crate::transport::showing::let_go_of_left;
 use crate::transport::wait::{Interest, Waiting};
 use crate::wire::{FrameError, FramedError};
 
@@ -122,7 +121,8 @@ impl ServerProcess {
     pub fn ended(&self) -> Option<Result<(), TableError>> {
         let ended = self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
-            true => Some(ended.unwrap_or(Ok(()))),
+            // A thread that ends without a word of it has panicked, and said where.
+            true => Some(ended.unwrap_or(Err(TableError::ServerFailed { server: self.id }))),
             false => ended,
         }
     }
@@ -211,21 +211,22 @@ impl Serving {
         for standing in self.server.standings().into_iter().filter(|standing| standing.is_first) {
             let numbers = standing.numbers.into_iter().collect();
             let (place, term, version) = (standing.place, standing.term, standing.version);
-            history.write(&Record::End { place, term, version, numbers });
+            let n_begun = standing.n_begun;
+            history.write(&Record::End { place, term, version, n_begun, numbers });
         }
     }
 
     fn take_calls(&mut self) {
         while let Some(link) = self.calls.next_incoming() {
             if self.links.iter().flatten().count() < MOST_LINKS {
-                self.add_link(Link::new(Peer::Unknown, Line::new(link)));
+                self.add_link(Link::new(Peer::Unknown, Line::showing(link)));
             }
         }
         while let Some((server, called)) = self.calls.next_called() {
             let who = Who::Server(self.server.id());
             let hello = ToServer::Hello { version: VERSION, who, name: self.name.clone() };
             let line = called.and_then(|link| {
-                let mut line = Line::new(link);
+                let mut line = Line::showing(link);
                 line.queue(&hello, None).map_err(|error| error.to_string())?;
                 Ok(line)
             });
@@ -288,7 +289,6 @@ impl Serving {
             self.next_beat = now + BEAT;
             self.look_for_stalled(now);
             self.handle(Event::Tick);
-            let_go_of_left();
             let n_bytes = self.server.n_bytes();
             // Somebody who wants all of it, and is filled with it, is not at fault.
             let usual = usize::try_from(n_bytes.saturating_mul(2)).unwrap_or(usize::MAX);

@@ -7,7 +7,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -42,7 +42,7 @@ pub(super) struct Sleeping {
 }
 
 /// How much one side may show the other at a time (`showing.rs`).
-pub(super) const FLAGS: usize = 256;
+pub(super) const FLAGS: usize = 1024;
 
 /// What stands before the bytes. All zeros is the beginning.
 #[repr(C)]
@@ -53,7 +53,7 @@ pub(super) struct Header {
     /// Which side can read the memory that the other lends.
     pub(super) sees: Alone<[AtomicU32; 2]>,
     /// What each side shows that the other has not done with.
-    pub(super) shown: [Alone<[AtomicU32; FLAGS]>; 2],
+    pub(super) shown: [Alone<[AtomicU8; FLAGS]>; 2],
 }
 
 /// A page, so that the bytes begin on one.

@@ -29,7 +29,7 @@ use super::ring_link::RingLink;
 const KIND: &str = "shared memory";
 
 /// What the offer begins with: the name and version of the layout of the memory.
-const MAGIC: [u8; 8] = *b"mh-ring3";
+const MAGIC: [u8; 8] = *b"mh-ring4";
 
 /// How often it is looked whether to give up.
 const LOOK_UP: Duration = Duration::from_millis(20);

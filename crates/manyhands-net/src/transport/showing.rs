@@ -11,7 +11,7 @@
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -59,26 +59,27 @@ struct Flags {
 }
 
 impl Flags {
-    fn at(&self, flag_idx: usize) -> &AtomicU32 {
+    fn at(&self, flag_idx: usize) -> &AtomicU8 {
         &self.region.header().shown[self.side_idx].0[flag_idx]
     }
 }
 
 /// Nobody has heard of what was shown, or has done with it.
-const DOWN: u32 = 0;
+const DOWN: u8 = 0;
 /// It is shown.
-const UP: u32 = 1;
+const UP: u8 = 1;
 /// It is being read.
-const TAKEN: u32 = 2;
+const TAKEN: u8 = 2;
 
 /// What one side of a link shows.
 pub(super) struct Shows {
     flags: Flags,
     /// Hangs up when the other side cannot read any more; nothing while no memory is lent.
     hangs_up: Option<Arc<OwnedFd>>,
-    /// By their flags.
-    kept: Vec<Option<Kept>>,
-    n_kept: usize,
+    /// With their flags.
+    kept: Vec<(usize, Kept)>,
+    /// Flags that are down.
+    free: Vec<usize>,
 }
 
 /// What owns bytes that are shown, and what hangs up when they cannot be read any more.
@@ -90,8 +91,8 @@ struct Kept {
 impl Shows {
     /// Nothing yet, for this side of a link.
     pub(super) fn new(region: Arc<Region>, side_idx: usize) -> Shows {
-        let kept = std::iter::repeat_with(|| None).take(FLAGS).collect();
-        Shows { flags: Flags { region, side_idx }, hangs_up: None, kept, n_kept: 0 }
+        let flags = Flags { region, side_idx };
+        Shows { flags, hangs_up: None, kept: Vec::new(), free: (0..FLAGS).rev().collect() }
     }
 
     /// What is shown from now on can be read until this hangs up.
@@ -108,9 +109,8 @@ impl Shows {
     ) -> Option<ShownAt> {
         let place = lending.place_of(bytes.as_ptr(), bytes.len())?;
         let hangs_up = Arc::clone(self.hangs_up.as_ref().filter(|_| Lent::can_be_at(place))?);
-        let flag_idx = self.kept.iter().position(Option::is_none)?;
-        self.kept[flag_idx] = Some(Kept { hangs_up, _keeper: keeper() });
-        self.n_kept += 1;
+        let flag_idx = self.free.pop()?;
+        self.kept.push((flag_idx, Kept { hangs_up, _keeper: keeper() }));
         // Seen by the other side before it hears of the bytes, since that comes through a ring.
         self.flags.at(flag_idx).store(UP, Ordering::Relaxed);
         Some(ShownAt { place, flag_idx: flag_idx as u32 })
@@ -118,26 +118,19 @@ impl Shows {
 
     /// Lets go of what the other side has done with.
     pub(super) fn look(&mut self) {
-        if self.n_kept == 0 {
-            return;
-        }
-        for (flag_idx, kept) in self.kept.iter_mut().enumerate() {
-            // What the other side read is read before somebody writes there again.
-            if kept.is_some() && self.flags.at(flag_idx).load(Ordering::Acquire) == DOWN {
-                *kept = None;
-                self.n_kept -= 1;
-            }
-        }
+        // What the other side read is read before somebody writes there again.
+        let is_done = |(flag_idx, _): &mut (usize, Kept)| {
+            self.flags.at(*flag_idx).load(Ordering::Acquire) == DOWN
+        };
+        self.free.extend(self.kept.extract_if(.., is_done).map(|(flag_idx, _)| flag_idx));
     }
 }
 
 impl Drop for Shows {
     fn drop(&mut self) {
         self.look();
-        let kept = std::mem::take(&mut self.kept).into_iter().enumerate();
-        let left = kept.filter_map(|(flag_idx, kept)| {
-            Some(Left { flags: self.flags.clone(), flag_idx, kept: kept? })
-        });
+        let kept = std::mem::take(&mut self.kept).into_iter();
+        let left = kept.map(|(flag_idx, kept)| Left { flags: self.flags.clone(), flag_idx, kept });
         LEFT.lock().unwrap_or_else(PoisonError::into_inner).extend(left);
     }
 }

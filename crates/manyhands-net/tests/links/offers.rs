@@ -56,7 +56,7 @@ fn answer(offer: &[u8], files: &[BorrowedFd<'_>]) -> String {
 
 #[test]
 fn only_offers_that_are_safe_are_accepted() {
-    let good = offer_of(b"mh-ring3", CAPACITY as u64);
+    let good = offer_of(b"mh-ring4", CAPACITY as u64);
     let sealed = memory_file(LEN, SealFlags::SHRINK);
     let check = |offer: &[u8], files: &[BorrowedFd<'_>], expected: &str| {
         let answer = answer(offer, files);
@@ -69,9 +69,9 @@ fn only_offers_that_are_safe_are_accepted() {
     check(&good, &[memory_file(LEN, SealFlags::GROW).as_fd()], "could shrink");
     check(&good, &[tempfile::tempfile().unwrap().as_fd()], "could shrink");
     check(&good, &[memory_file(LEN - 1, SealFlags::SHRINK).as_fd()], "too short");
-    check(&offer_of(b"mh-ring2", CAPACITY as u64), &[sealed.as_fd()], "another version");
+    check(&offer_of(b"mh-ring3", CAPACITY as u64), &[sealed.as_fd()], "another version");
     for capacity in [0, 1, 63, 96, 1 << 40, u64::MAX] {
-        check(&offer_of(b"mh-ring3", capacity), &[sealed.as_fd()], "power of two");
+        check(&offer_of(b"mh-ring4", capacity), &[sealed.as_fd()], "power of two");
     }
     let unwritable = memory_file(LEN, SealFlags::SHRINK | SealFlags::WRITE);
     check(&good, &[unwritable.as_fd()], "the connection failed");
@@ -79,7 +79,7 @@ fn only_offers_that_are_safe_are_accepted() {
 
 #[test]
 fn an_offer_in_pieces_is_put_together_and_an_end_in_it_is_noticed() {
-    let offer = offer_of(b"mh-ring3", CAPACITY as u64);
+    let offer = offer_of(b"mh-ring4", CAPACITY as u64);
     let file = memory_file(LEN, SealFlags::SHRINK);
     let (mut one, other) = UnixStream::pair().unwrap();
     send(&one, &offer[..5], &[file.as_fd()]);
@@ -106,7 +106,7 @@ fn an_offer_that_never_comes_is_given_up_at_the_deadline() {
 fn link_to_a_pen() -> (UnixStream, File, RingLink) {
     let file = memory_file(LEN, SealFlags::SHRINK);
     let (one, other) = UnixStream::pair().unwrap();
-    send(&one, &offer_of(b"mh-ring3", CAPACITY as u64), &[file.as_fd()]);
+    send(&one, &offer_of(b"mh-ring4", CAPACITY as u64), &[file.as_fd()]);
     let link = shared_memory::accept(other, deadline()).unwrap();
     (one, file, link)
 }

@@ -156,7 +156,8 @@ fn judge(world: &mut World, plan: &Plan) -> Option<String> {
         for standing in server.standings().into_iter().filter(|standing| standing.is_first) {
             let numbers = standing.numbers.into_iter().collect();
             let (place, term, version) = (standing.place, standing.term, standing.version);
-            world.records.push(Record::End { place, term, version, numbers });
+            let n_begun = standing.n_begun;
+            world.records.push(Record::End { place, term, version, n_begun, numbers });
         }
     }
     if let Some(violation) = check(&world.records).first() {

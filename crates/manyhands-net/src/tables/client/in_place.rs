@@ -38,8 +38,9 @@ impl Table {
         settings: PushSettings,
         mut fill: impl FnMut(Range<u64>, &mut [f32]),
     ) -> Result<Ticket, TableError> {
+        self.split_keys(&Keys::Range(elements.clone()))?;
         if !self.goes_as_it_is() {
-            let n = elements.end.saturating_sub(elements.start) as usize;
+            let n = (elements.end - elements.start) as usize;
             let values = Body::filled_floats(n, |values| fill(elements.clone(), values));
             return self.push_with(elements, &floats(&values), settings);
         }

@@ -22,7 +22,6 @@ use crate::tables::message::{
 use crate::tables::network::Network;
 use crate::tables::spec::TableSpec;
 use crate::tables::traffic::SavedByFilter;
-use crate::transport::showing::let_go_of_left;
 use crate::transport::wait::Waiting;
 
 /// Bytes that may be underway before a push waits.
@@ -460,7 +459,6 @@ impl Running {
     fn tick(&mut self) -> Instant {
         if Instant::now() >= self.next_beat {
             self.next_beat = Instant::now() + BEAT;
-            let_go_of_left();
             self.perform(vec![Action::ToDirector(ToDirector::Beat { n_bytes: 0 })]);
         }
         let now = self.start.elapsed();
@@ -479,7 +477,7 @@ impl Running {
         while let Some((server, called)) = self.calls.next_called() {
             let id = self.core.lock().client.id();
             let line = called.ok().zip(id).and_then(|(link, id)| {
-                let mut line = Line::new(link);
+                let mut line = Line::showing(link);
                 let who = Who::Client(id);
                 let hello = ToServer::Hello { version: VERSION, who, name: self.name.clone() };
                 line.queue(&hello, None).ok()?;

@@ -40,6 +40,11 @@ impl Ticket {
     /// Does not wait.
     pub fn detach(self) {}
 
+    /// How long is waited for it unless somebody says otherwise.
+    pub(super) fn deadline(&self) -> Duration {
+        self.shared.deadline()
+    }
+
     /// Hands on what is read as it comes, until `gives_up`.
     pub(super) fn wait_parts(
         mut self,
@@ -53,7 +58,7 @@ impl Ticket {
 
     pub(super) fn outcome(mut self) -> Result<Outcome, TableError> {
         self.is_taken = true;
-        self.shared.wait(self.id, &self.what, self.shared.deadline())
+        self.shared.wait(self.id, &self.what, self.deadline())
     }
 }
 
@@ -98,7 +103,7 @@ impl<'o> PullTicket<'o> {
 
     /// Waits until all values are there, for no longer than the deadline of the settings.
     pub fn wait(self) -> Result<(), TableError> {
-        let at_most = self.ticket.shared.deadline();
+        let at_most = self.ticket.deadline();
         self.wait_within(at_most, &mut |_| false)
     }
 
@@ -107,8 +112,8 @@ impl<'o> PullTicket<'o> {
         self.wait_within(Duration::MAX, &mut |_| gives_up())
     }
 
-    /// As [`PullTicket::wait_unless`], where `gives_up` hears whether all that this client pushed is with every holder: what was pushed before may be told of as soon as it is
-    /// there, however long the values are waited for. It must not ask anything of the table.
+    /// As [`PullTicket::wait_unless`], where `gives_up` hears whether nothing that this client pushed is underway any more: what was pushed before may be told of as soon as it is
+    /// there, however long the values are waited for. Every holder has it then, unless its ticket, where somebody has that still, says that it was refused. It must not ask anything of the table.
     pub fn wait_watching(self, mut gives_up: impl FnMut(bool) -> bool) -> Result<(), TableError> {
         self.wait_within(Duration::MAX, &mut gives_up)
     }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::time::Duration;
 
 use super::ReadResult;
 use super::ticket::{Ticket, wrong};
@@ -51,10 +52,24 @@ impl ValuesTicket {
         ValuesTicket { ticket, runs }
     }
 
+    /// Waits until all values are there, for no longer than the deadline of the settings.
+    pub fn wait(self) -> Result<Values, TableError> {
+        let at_most = self.ticket.deadline();
+        self.wait_within(at_most, &mut |_| false)
+    }
+
     /// As [`PullTicket::wait_watching`](super::PullTicket::wait_watching).
     pub fn wait_watching(
         self,
         mut gives_up: impl FnMut(bool) -> bool,
+    ) -> Result<Values, TableError> {
+        self.wait_within(Duration::MAX, &mut gives_up)
+    }
+
+    fn wait_within(
+        self,
+        at_most: Duration,
+        gives_up: &mut dyn FnMut(bool) -> bool,
     ) -> Result<Values, TableError> {
         let ValuesTicket { ticket, runs } = self;
         let mut bodies = vec![Body::default(); runs.len()];
@@ -67,7 +82,7 @@ impl ValuesTicket {
             }
             Ok(())
         };
-        ticket.wait_parts(std::time::Duration::MAX, &mut gives_up, put)?;
+        ticket.wait_parts(at_most, gives_up, put)?;
         Ok(Values { runs: runs.into_iter().zip(bodies).collect() })
     }
 }

@@ -123,6 +123,14 @@ pub enum Violation {
         /// What it read.
         found: u64,
     },
+    /// The run is over, and grains of steps that workers took turns for never came.
+    #[error("{place}: grains are missing of {n_begun} steps at the end")]
+    GrainsMissing {
+        /// Where.
+        place: Place,
+        /// How many steps.
+        n_begun: u64,
+    },
     /// A step was read that cannot have been applied: not all of its grains are in what was read.
     #[error("{place}: {client} read {steps} steps at version {}, but of step {step} only {covered} of {n_grains} grains are there", found.0)]
     StepNotCovered {
@@ -200,7 +208,7 @@ impl<'a> History<'a> {
                     };
                     history.shards.entry(*place).or_default().reads.push(read);
                 }
-                Record::End { place, term, version, numbers } => {
+                Record::End { place, term, version, numbers, .. } => {
                     // One who was cut off may have done what nobody acknowledged: the last word is that of the last term.
                     let numbers = numbers.iter().copied().collect();
                     let end = &mut history.shards.entry(*place).or_default().end;

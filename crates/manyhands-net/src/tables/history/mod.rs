@@ -54,6 +54,9 @@ pub enum Record {
         term: Term,
         /// All of its order.
         version: Version,
+        /// Steps that workers took turns for and of which grains are missing, where the shard is of elements.
+        #[serde(default)]
+        n_begun: u64,
         /// Of each client the number of the last that was done.
         numbers: Vec<(ClientId, u64)>,
     },

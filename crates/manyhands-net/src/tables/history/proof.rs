@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Record, Recorded, Violation, check};
-use crate::tables::identity::Place;
+use crate::tables::identity::{Place, Term, Version};
 
 /// What was looked at, and what was found.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,13 +57,32 @@ pub fn prove(recorded: &Recorded) -> Result<Proof, Unproven> {
         return Err(Unproven::Cut { n_records });
     }
     has_ended(last)?;
+    let mut violations: Vec<Violation> =
+        recorded.lives.iter().flat_map(|life| check(life)).collect();
+    violations.extend(missing_grains(last));
     let is_read = |record: &&Record| matches!(record, Record::Read { .. });
     Ok(Proof {
         n_records,
         n_reads: recorded.lives.iter().flatten().filter(is_read).count(),
         n_lives: recorded.lives.len(),
-        violations: recorded.lives.iter().flat_map(|life| check(life)).collect(),
+        violations,
     })
+}
+
+/// Of every shard the steps that are not whole, as whoever answered for it last says. Lives before the last may have been broken off.
+fn missing_grains(records: &[Record]) -> impl Iterator<Item = Violation> {
+    let mut ends: BTreeMap<Place, ((Term, Version), u64)> = BTreeMap::new();
+    for record in records {
+        if let Record::End { place, term, version, n_begun, .. } = record {
+            let (at, end) = ((*term, *version), ends.entry(*place).or_default());
+            if end.0 <= at {
+                *end = (at, *n_begun);
+            }
+        }
+    }
+    ends.into_iter()
+        .filter(|(_, (_, n_begun))| *n_begun > 0)
+        .map(|(place, (_, n_begun))| Violation::GrainsMissing { place, n_begun })
 }
 
 /// Every shard that was worked with has an end.

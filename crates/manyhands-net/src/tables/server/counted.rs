@@ -29,6 +29,13 @@ impl Counted {
         Counted { n_over, open: BTreeMap::new() }
     }
 
+    /// Steps of which some grains are there and others are not, and those before them of which none is.
+    pub(super) fn n_begun(&self) -> u64 {
+        let n_whole = self.open.values().filter(|there| there[..] == WHOLE).count() as u64;
+        let end = self.open.last_key_value().map_or(self.n_over, |(last, _)| last + 1);
+        end - self.n_over - n_whole
+    }
+
     /// Counts a turn. Whether it is new: else it must not be applied.
     pub(super) fn count(&mut self, turn: TurnOf) -> bool {
         let TurnOf { step, grains: [start, end], n_grains } = turn;
@@ -92,7 +99,11 @@ mod tests {
         assert!(!counted.count(turn(4, 0, 8)));
         // The last step of an epoch may have fewer grains.
         assert!(counted.count(TurnOf { n_grains: 3, ..turn(6, 0, 3) }));
-        assert!(counted.count(turn(5, 0, 4)) && counted.count(turn(5, 4, 8)));
+        assert_eq!(counted.n_begun(), 1, "nothing of the fifth is there");
+        assert!(counted.count(turn(5, 0, 4)));
+        assert_eq!(counted.n_begun(), 1);
+        assert!(counted.count(turn(5, 4, 8)));
+        assert_eq!(counted.n_begun(), 0);
         assert_eq!(counted, Counted::after(7));
         assert!(!counted.count(turn(6, 0, 4)));
     }

@@ -76,6 +76,11 @@ impl Held {
         }
     }
 
+    /// Lets go of memory that nobody reads any more.
+    pub(super) fn tidy(&mut self) {
+        self.kept.iter_mut().for_each(Kept::tidy);
+    }
+
     pub(super) fn n_bytes(&self) -> u64 {
         let lists = self.leading.iter().flat_map(|leading| leading.lists.values());
         let n_listed: usize = lists.map(KeyCache::n_bytes).sum();

@@ -147,6 +147,13 @@ impl Kept {
         numbers.recent.get(idx).copied()
     }
 
+    /// Lets go of memory that nobody reads any more.
+    pub(super) fn tidy(&mut self) {
+        if let Shard::Dense(dense) = &mut self.contents {
+            dense.tidy();
+        }
+    }
+
     /// What came of something that was done, for an author who did not hear of it.
     pub(super) fn outcome_of(&self, author: Author) -> Result<(), TableError> {
         let refused = self.numbers.get(&author.client).map(|numbers| &numbers.refused);
@@ -219,9 +226,7 @@ impl Kept {
             Operation::Part { n, packing, .. } if is_bsp => {
                 let part = part_of(operation, body)
                     .ok_or_else(|| self.nonsense(worker, "a part that is none"))?;
-                if let Shard::Dense(dense) = &self.contents
-                    && dense.len() as u64 != *n
-                {
+                if !self.is_all(*n) {
                     let Range { start, end } = self.elements;
                     let table = self.opened.name.clone();
                     return Err(TableError::PartOfShard { table, start, end });
@@ -259,9 +264,23 @@ impl Kept {
             Operation::Part { n, .. } => {
                 let part = part_of(operation, body);
                 has_values(self.elements.start, *n)
+                    && self.is_all(*n)
                     && part.is_some_and(|part| self.steps.check(self.place, &part).is_ok())
             }
             _ => true,
+        }
+    }
+
+    /// Whether it is of rows.
+    pub(super) fn has_rows(&self) -> bool {
+        matches!(self.contents, Shard::Rows(_))
+    }
+
+    /// Whether a part of so many elements or rows can be: one of elements is of the whole shard.
+    fn is_all(&self, n: u64) -> bool {
+        match &self.contents {
+            Shard::Dense(dense) => dense.len() as u64 == n,
+            Shard::Rows(_) => true,
         }
     }
 

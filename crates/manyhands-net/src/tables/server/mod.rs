@@ -179,6 +179,8 @@ pub struct Standing {
     pub version: Version,
     /// Steps behind it.
     pub n_steps: u64,
+    /// Steps that workers took turns for and of which grains are missing, where it is of elements.
+    pub n_begun: u64,
     /// Of each client the number of the last that was done.
     pub numbers: BTreeMap<ClientId, u64>,
 }
@@ -232,6 +234,8 @@ impl Server {
                 term: held.term(),
                 version: kept.version,
                 n_steps: kept.steps.n_done(),
+                // A shard of rows hears of no turn whose rows lie elsewhere.
+                n_begun: if kept.has_rows() { 0 } else { kept.counted.n_begun() },
                 numbers: kept.all_numbers(),
             })
         };
@@ -268,6 +272,7 @@ impl Server {
             Event::Tick => {
                 for held in self.shards.values_mut() {
                     held.tell_waiting(now, &self.known, &mut self.out);
+                    held.tidy();
                 }
                 self.known.n_bytes = self.shards.values().map(Held::n_bytes).sum();
             }

@@ -183,7 +183,21 @@ impl Arriving {
         if let Some(words) = self.parts.pop_front() {
             let PartWords { step, grains: [start, end], n_grains, rate, divisor, n } = words;
             let (grains, body) = (start..end, Body::clone(piece));
-            self.kept.steps.take(Part { step, grains, n_grains, rate, divisor, n, body });
+            let part = Part { step, grains, n_grains, rate, divisor, n, body };
+            let Kept { opened, elements, steps, place, .. } = &mut self.kept;
+            let fits = match opened.spec.shape {
+                Shape::Dense { .. } => {
+                    n == elements.end - elements.start && part.body.len() as u64 == 4 * n
+                }
+                Shape::Rows { width, .. } => keys_and_values(&part.body, n, width).is_some(),
+            };
+            if !fits || steps.check(*place, &part).is_err() {
+                return Err(TableError::Snapshot {
+                    table: opened.name.clone(),
+                    what: "a part of a step does not fit into it".to_string(),
+                });
+            }
+            steps.take(part);
             return Ok(());
         }
         if self.n_loading > 0 {

@@ -54,31 +54,34 @@ impl DenseSum {
     ) -> Result<(), E> {
         let parts: Vec<Cow<'_, [f32]>> = self.parts.iter().map(|body| floats(body)).collect();
         let n = parts[self.root].len();
-        let piece = match is_whole {
-            true => n.max(1),
-            // Several pieces are at hand at a time where several parts are added onto.
-            false => (PIECE / self.joins.len().next_power_of_two()).max(1 << 10),
-        };
-        let mut sums: Vec<Vec<f32>> = vec![Vec::new(); parts.len()];
+        let piece = if is_whole { n.max(1) } else { PIECE };
+        // Joins come depth first, so few sums are at hand at a time: memory of those that were added is used again.
+        let (mut sums, mut free) = (vec![Vec::new(); parts.len()], Vec::new());
         for start in (0..n).step_by(piece) {
             let place = start..(start + piece).min(n);
             for &(into, from) in &self.joins {
-                let mut sum = std::mem::take(&mut sums[into]);
-                let added = match &sums[from][..] {
+                let mut added: Vec<f32> = std::mem::take(&mut sums[from]);
+                let terms = match &added[..] {
                     [] => &parts[from][place.clone()],
                     added => added,
                 };
-                match sum.is_empty() {
-                    true => {
-                        let terms = parts[into][place.clone()].iter().zip(added);
-                        sum.extend(terms.map(|(one, other)| one + other));
-                    }
-                    false => sum.iter_mut().zip(added).for_each(|(sum, one)| *sum += one),
+                let sum = &mut sums[into];
+                if sum.is_empty() {
+                    *sum = free.pop().unwrap_or_default();
+                    let pairs = parts[into][place.clone()].iter().zip(terms);
+                    sum.extend(pairs.map(|(one, other)| one + other));
+                } else {
+                    sum.iter_mut().zip(terms).for_each(|(sum, one)| *sum += one);
                 }
-                sums[into] = sum;
+                if !added.is_empty() {
+                    added.clear();
+                    free.push(added);
+                }
             }
-            take(place, &sums[self.root])?;
-            sums.iter_mut().for_each(Vec::clear);
+            let sum = &mut sums[self.root];
+            take(place, sum)?;
+            sum.clear();
+            free.push(std::mem::take(sum));
         }
         Ok(())
     }

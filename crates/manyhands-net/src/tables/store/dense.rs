@@ -105,6 +105,13 @@ impl DenseShard {
         self.values.n_bytes() * (1 + self.former.len().max(1) + self.slots.len())
     }
 
+    /// Lets go of values that nobody reads any more, but for those whose memory is to be used again.
+    pub fn tidy(&mut self) {
+        let mut is_first = true;
+        self.former
+            .retain_mut(|memory| Arc::get_mut(memory).is_none() || std::mem::take(&mut is_first));
+    }
+
     /// Where these elements lie.
     fn within(&self, elements: Range<u64>) -> Result<Range<usize>, StoreError> {
         let Range { start: first, end } = elements;
@@ -128,8 +135,7 @@ fn own<'a>(values: &'a mut Arc<Block<f32>>, former: &mut Vec<Arc<Block<f32>>>) -
             }
             None => Arc::new(Block::clone(values)),
         };
-        // One is enough to go on with.
-        free.for_each(drop);
+        drop(free);
         former.push(std::mem::replace(values, copy));
     }
     let own: &mut Block<f32> = Arc::make_mut(values);

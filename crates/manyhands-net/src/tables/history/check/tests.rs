@@ -18,7 +18,7 @@ fn read(client: u32, after: u64, until: Until, version: u64, steps: u64) -> Reco
 
 fn end_of(term: u64, version: u64, numbers: &[(u32, u64)]) -> Record {
     let numbers = numbers.iter().map(|(client, number)| (ClientId(*client), *number)).collect();
-    Record::End { place: PLACE, term: Term(term), version: Version(version), numbers }
+    Record::End { place: PLACE, term: Term(term), version: Version(version), n_begun: 0, numbers }
 }
 
 fn end(version: u64, numbers: &[(u32, u64)]) -> Record {
@@ -154,6 +154,22 @@ fn written(path: &std::path::Path, lives: &[(&str, &[Record])]) {
         let writer = writer.of(&crate::tables::message::Reach { host, addresses, door });
         records.iter().for_each(|record| writer.write(record));
     }
+}
+
+#[test]
+fn grains_that_never_came_are_found_where_the_last_holder_misses_them() {
+    let end = |term, n_begun| {
+        let (term, version) = (Term(term), Version(8));
+        Record::End { place: PLACE, term, version, n_begun, numbers: Vec::new() }
+    };
+    let found = |lives: &[&[Record]]| {
+        let lives = lives.iter().map(|life| life.to_vec()).collect();
+        prove(&Recorded { lives, is_cut: false }).unwrap().violations
+    };
+    assert_eq!(found(&[&[end(1, 3), end(2, 0)]]), []);
+    assert_eq!(found(&[&[end(1, 3)], &[end(1, 0)]]), [], "a life that was broken off");
+    let missing = Violation::GrainsMissing { place: PLACE, n_begun: 3 };
+    assert_eq!(found(&[&[end(2, 3), end(1, 0)]]), [missing]);
 }
 
 #[test]

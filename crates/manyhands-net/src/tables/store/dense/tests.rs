@@ -70,6 +70,8 @@ fn what_somebody_reads_stays_as_it_is_and_is_counted() {
         assert!(values.iter().all(|value| *value == n_before as f32));
     }
     readers.clear();
+    shard.tidy();
+    assert_eq!(shard.n_bytes(), 2 * 40 * 4, "one is kept to be used again");
     let reader = read(&shard);
     apply(&mut shard);
     assert_eq!((shard.n_bytes(), reader[7], shard.values()[7]), (2 * 40 * 4, 3.0, 4.0));
