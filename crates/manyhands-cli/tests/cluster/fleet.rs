@@ -20,18 +20,11 @@ const LONG_JOB: (&str, usize) = ("dense 96 relu", 8_009);
 /// Its epochs, and those of the one on which somebody who joins has time to be taken in: a view costs what the disk of the
 /// coordinator's log takes, and is made when the steps since the last one were worth many times that.
 const N_EPOCHS: u64 = 24;
-/// Of one whose steps are longer, since its parameters live on servers.
-const N_EPOCHS_ON_SERVERS: u64 = 10;
 const N_EPOCHS_FOR_NEWCOMERS: u64 = 72;
 
 /// A folder with the long job.
 pub(crate) fn long_scene() -> Scene {
     scene_of(N_EPOCHS)
-}
-
-/// A folder with the long job for servers, of which some fall or come once.
-pub(crate) fn scene_for_servers() -> Scene {
-    scene_of(N_EPOCHS_ON_SERVERS)
 }
 
 /// A folder with the long job for those who come late.
@@ -76,7 +69,7 @@ pub(crate) fn ledger(scene: &Scene, out: &str) -> Value {
 fn calm_of(scene: &Scene) -> Calm {
     let job = String::from_utf8(scene.read("job.toml")).unwrap();
     let is_of = |n_epochs: &u64| job.contains(&format!("epochs = {n_epochs}\n"));
-    let all = [N_EPOCHS, N_EPOCHS_ON_SERVERS, N_EPOCHS_FOR_NEWCOMERS];
+    let all = [N_EPOCHS, N_EPOCHS_FOR_NEWCOMERS];
     calm(all.into_iter().find(is_of).expect("a long job"))
 }
 

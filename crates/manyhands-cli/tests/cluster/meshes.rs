@@ -1,6 +1,6 @@
 //! Models that are spread over workers, some of which are lost, leave or come: the model is that of one worker, byte for byte.
 
-use crate::fleet::{Fleet, assert_calm, ledger, scene_for_servers};
+use crate::fleet::{Fleet, assert_calm, ledger, long_scene};
 use crate::seen::wide_scene;
 
 const PIPELINE: [&str; 4] =
@@ -27,7 +27,7 @@ fn went_back(fleet: &Fleet<'_>) -> bool {
 /// Trains on so many workers, kills one of the mesh, has another take its place if wanted; the model must be that of one worker.
 /// Gives whether steps were done again from a checkpoint.
 fn check_killed(n_workers: usize, mesh: &[&str], is_replaced: bool) -> bool {
-    let scene = scene_for_servers();
+    let scene = long_scene();
     let mut fleet = Fleet::start(&scene, n_workers);
     fleet.wait_for_members(n_workers);
     fleet.train("out", mesh);
@@ -61,7 +61,7 @@ fn a_lost_stage_comes_from_the_last_checkpoint() {
 
 #[test]
 fn a_stage_that_is_lost_before_the_first_checkpoint_has_all_begin_anew() {
-    let scene = scene_for_servers();
+    let scene = long_scene();
     let mut fleet = Fleet::start(&scene, 2);
     fleet.wait_for_members(2);
     fleet.train("out", &[&PIPELINE[..], &["--set", "output.checkpoint_seconds=1000"]].concat());
@@ -129,7 +129,7 @@ fn a_lost_shard_of_a_tensor_part_comes_from_its_mirror() {
 
 #[test]
 fn a_drained_stage_leaves_its_state_behind() {
-    let scene = scene_for_servers();
+    let scene = long_scene();
     let mut fleet = Fleet::start(&scene, 3);
     fleet.wait_for_members(3);
     fleet.train("out", &PIPELINE);
@@ -151,13 +151,13 @@ fn an_interrupted_mesh_is_resumed_under_another() {
         "distribute={strategy=\"sharded\",level=3,workers=3}",
         "distribute={strategy=\"all_reduce\"}",
     ];
-    let scene = scene_for_servers();
+    let scene = long_scene();
     let mut fleet = Fleet::start(&scene, 3);
     fleet.wait_for_members(3);
     for (round, mesh) in meshes.into_iter().enumerate() {
         let out = format!("out{round}");
         fleet.train(&out, &PIPELINE);
-        fleet.wait_for_steps(200);
+        fleet.wait_for_steps(100);
         fleet.signal("driver", "INT");
         assert_eq!(fleet.wait("driver"), 130, "{}", fleet.words());
         let address = fleet.address.clone();
@@ -169,7 +169,7 @@ fn an_interrupted_mesh_is_resumed_under_another() {
 
 #[test]
 fn a_run_does_not_go_on_with_another_model() {
-    let scene = scene_for_servers();
+    let scene = long_scene();
     let mut fleet = Fleet::start(&scene, 0);
     fleet.process("driver", &["train", "job.toml", "--out", "out", "--workers", "1"]);
     fleet.wait_for_checkpoint("out");

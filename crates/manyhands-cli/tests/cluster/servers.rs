@@ -2,17 +2,20 @@
 
 use std::time::{Duration, Instant};
 
-use crate::fleet::{
-    Fleet, PATIENCE, assert_calm, assert_done_once, ledger, long_scene, scene_for_servers,
-};
+use crate::fleet::{Fleet, PATIENCE, assert_calm, assert_done_once, ledger, long_scene};
 use crate::scene::{JOB, Scene, table};
 
 /// Asks for parameters on so many servers, all that can be.
 fn on_servers(scene: &Scene, n_servers: usize, more: &str) {
-    let job = String::from_utf8(scene.read("job.toml")).unwrap();
-    let keys = format!("strategy = \"parameter_server\"\nservers = {n_servers}\n{more}");
     let tables = "[distribute.tables]\nparameters = \"all\"\n";
-    scene.write("job.toml", format!("{job}\n[distribute]\n{keys}\n{tables}"));
+    distribute(scene, &format!("servers = {n_servers}\n{more}\n{tables}"));
+}
+
+/// Asks for parameters on servers, with these keys.
+fn distribute(scene: &Scene, keys: &str) {
+    let job = String::from_utf8(scene.read("job.toml")).unwrap();
+    let strategy = "strategy = \"parameter_server\"\n";
+    scene.write("job.toml", format!("{job}\n[distribute]\n{strategy}{keys}"));
 }
 
 /// Trains on one worker, then on servers and processes; all models must be the same.
@@ -153,7 +156,7 @@ fn servers_and_workers_killed_one_after_the_other_give_the_same_bits_and_a_prove
 
 #[test]
 fn a_history_of_a_run_that_went_on_from_a_checkpoint_has_two_lives() {
-    let scene = scene_for_servers();
+    let scene = long_scene();
     on_servers(&scene, 2, "replication = 1\n");
     let mut fleet = Fleet::start(&scene, 0);
     fleet.note_history("history.jsonl");
@@ -173,7 +176,7 @@ fn a_history_of_a_run_that_went_on_from_a_checkpoint_has_two_lives() {
 
 #[test]
 fn parameters_that_one_server_held_are_taken_from_the_checkpoint() {
-    let scene = scene_for_servers();
+    let scene = long_scene();
     on_servers(&scene, 2, "replication = 1\n");
     let mut fleet = train_beside(&scene, "out");
     fleet.wait_for_checkpoint("out");
@@ -186,7 +189,7 @@ fn parameters_that_one_server_held_are_taken_from_the_checkpoint() {
 
 #[test]
 fn a_run_goes_on_with_another_number_of_servers() {
-    let scene = scene_for_servers();
+    let scene = long_scene();
     on_servers(&scene, 2, "");
     let mut fleet = train_beside(&scene, "out");
     fleet.wait_for_checkpoint("out");
@@ -202,7 +205,7 @@ fn a_run_goes_on_with_another_number_of_servers() {
 
 #[test]
 fn a_run_goes_on_with_more_servers_than_it_had() {
-    let scene = scene_for_servers();
+    let scene = long_scene();
     on_servers(&scene, 1, "");
     let mut fleet = train_beside(&scene, "out");
     fleet.wait_for_checkpoint("out");
@@ -225,7 +228,7 @@ fn a_run_goes_on_with_more_servers_than_it_had() {
 
 #[test]
 fn a_drained_worker_gives_the_parameters_that_it_holds_to_another() {
-    let scene = scene_for_servers();
+    let scene = long_scene();
     on_servers(&scene, 1, "");
     let mut fleet = Fleet::start(&scene, 3);
     fleet.train("out", &[]);
@@ -248,7 +251,7 @@ fn a_drained_worker_gives_the_parameters_that_it_holds_to_another() {
 
 #[test]
 fn a_server_beside_a_job_without_servers_asks_once() {
-    let scene = scene_for_servers();
+    let scene = long_scene();
     let mut fleet = Fleet::start(&scene, 1);
     let address = fleet.address.clone();
     let join = ["server", "--join", &address, "--secret", "secret", "--name", "idle"];
@@ -264,7 +267,7 @@ fn a_server_beside_a_job_without_servers_asks_once() {
 
 #[test]
 fn workers_hold_parameters_where_servers_are_missing_and_servers_come_and_go() {
-    let scene = scene_for_servers();
+    let scene = long_scene();
     on_servers(&scene, 2, "");
     let mut fleet = Fleet::start(&scene, 2);
     fleet.train("out", &[]);
@@ -330,10 +333,8 @@ fn asynchronous_training_keeps_its_promise_and_learns() {
 
 #[test]
 fn a_frozen_worker_holds_nobody_up_where_workers_take_turns() {
-    let scene = scene_for_servers();
-    let job = String::from_utf8(scene.read("job.toml")).unwrap();
-    let keys = "strategy = \"parameter_server\"\nconsistency = \"ssp\"\nstaleness = 1\n";
-    scene.write("job.toml", format!("{job}\n[distribute]\n{keys}"));
+    let scene = long_scene();
+    distribute(&scene, "consistency = \"ssp\"\nstaleness = 1\n");
     let mut fleet = Fleet::start(&scene, 3);
     let address = fleet.address.clone();
     fleet.process("server", &["server", "--join", &address, "--secret", "secret"]);
@@ -350,7 +351,8 @@ fn a_frozen_worker_holds_nobody_up_where_workers_take_turns() {
 fn turns_of_killed_workers_are_done_again_and_every_promise_is_kept() {
     for consistency in ["ssp", "adaptive"] {
         let scene = long_scene();
-        on_servers(&scene, 3, &format!("replication = 2\nconsistency = \"{consistency}\"\n"));
+        let keys = format!("servers = 3\nreplication = 2\nconsistency = \"{consistency}\"\n");
+        distribute(&scene, &keys);
         let mut fleet = Fleet::start(&scene, 0);
         fleet.note_history("history.jsonl");
         for idx in 0..3 {
