@@ -162,7 +162,7 @@ struct Wanted {
 
 impl Wanted {
     fn measure(&self, job: &Path, mut bench: ConsistencyBench) -> Result<(), Failure> {
-        let burst_seconds = bench.measure_burst()?;
+        let usual = bench.measure_usual()?;
         for case in &self.cases {
             let mut runs: Vec<Vec<ConsistencyRun>> = vec![Vec::new(); self.settings.len()];
             let mut bsp = None;
@@ -176,7 +176,7 @@ impl Wanted {
                     let ratios = means.relative_to(bsp.get_or_insert_with(|| means.clone()));
                     if self.json {
                         print_json(&json!({
-                            "job": job, "burst_seconds": burst_seconds, "means": means, "relative_to_bsp": ratios, "runs": runs,
+                            "job": job, "usual": usual, "means": means, "relative_to_bsp": ratios, "runs": runs,
                         }))?;
                     } else {
                         print(&line_of(&means, &ratios, bench.has_target()))?;

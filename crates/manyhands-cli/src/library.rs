@@ -62,9 +62,12 @@ pub(crate) fn consistency_bench(
     set: &[String],
     target: Option<&str>,
 ) -> Result<ConsistencyBench, Failure> {
-    // So that keys of parameter servers can be set, whatever the job's own strategy is.
-    let strategy = "distribute.strategy=parameter_server".to_string();
-    let set: Vec<String> = [strategy].into_iter().chain(set.iter().cloned()).collect();
+    // So that keys of parameter servers can be set, whatever the job's own strategy is. Each setting has a consistency of its own.
+    let before = ["distribute.strategy=parameter_server", "distribute.consistency=ssp"];
+    let before = before.map(String::from).into_iter();
+    // None at all are refused below, by the option's name.
+    let servers = format!("distribute.servers={}", arguments.servers.max(1));
+    let set: Vec<String> = before.chain(set.iter().cloned()).chain([servers]).collect();
     let job = job(path, &set, None)?;
     let setup = BenchSetup {
         folder: path.parent().unwrap_or(Path::new("")).to_path_buf(),

@@ -438,6 +438,7 @@ fn measurements_of_nothing_are_refused() {
     check(["--workers", "0"], &["--workers 0: it must be from 1 to 64"]);
     let twice = "distribute.replication=2";
     check(["--set", twice], &["needs as many servers, and `distribute.servers` = 1"]);
+    check(["--set", "distribute.staleness=-1"], &["distribute.staleness"]);
     check(["--seeds", "0"], &["--seeds 0: it must be from 1 to 1000"]);
     check(["--burst", "0"], &["--burst 0: it must be from 1 to 1000000 steps"]);
     check(["--burst", "nan"], &["--burst NaN: it must be from 1 to 1000000 steps"]);

@@ -18,8 +18,8 @@ const MOST_PROCESSES: usize = 64;
 /// For how many steps one may be the straggler before it is another.
 const BURSTS: [f64; 2] = [1.0, 1e6];
 
-/// What a step is taken to take as long as it was not measured, in seconds.
-const UNKNOWN_STEP: f64 = 0.05;
+/// How long a burst is as long as nothing was measured, in seconds.
+const UNKNOWN_BURST: f64 = 0.5;
 
 /// A measurement of consistencies.
 #[derive(Clone)]
@@ -27,8 +27,17 @@ pub struct ConsistencyBench {
     job: Job,
     setup: BenchSetup,
     target: Option<Target>,
-    /// What a worker that is not slow takes for its share of a step, where that is known.
-    seconds_per_step: Option<f64>,
+    /// What workers that are not slow take, where that is known.
+    usual: Option<Usual>,
+}
+
+/// What workers take that are not slow, padding included.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Usual {
+    /// For a grain.
+    pub seconds_per_grain: f64,
+    /// For so many steps one worker is the straggler, before it is another.
+    pub burst_seconds: f64,
 }
 
 /// With what a job is trained, and what is looked at.
@@ -98,6 +107,8 @@ pub struct ConsistencyRun {
     pub n_steps: usize,
     /// From the first step to the last, without the measurements at the ends of epochs.
     pub seconds: f64,
+    /// Of all workers together, in which they computed.
+    pub computing: f64,
     /// Until the target was reached, if it was, by what the model was at several moments of an epoch. Measurements and checkpoints are left out.
     pub seconds_to_target: Option<f64>,
     /// Steps until then.
@@ -139,7 +150,7 @@ impl ConsistencyBench {
         if target.is_some() && n_glimpses < AVERAGED {
             return Err(NoMeasurement::Glimpses { n: n_glimpses, least: AVERAGED });
         }
-        Ok(ConsistencyBench { job, setup, target, seconds_per_step: None })
+        Ok(ConsistencyBench { job, setup, target, usual: None })
     }
 
     /// Whether there is something to be reached.
@@ -153,19 +164,20 @@ impl ConsistencyBench {
         (0..n as u64).map(move |idx| first.saturating_add(idx))
     }
 
-    /// Finds out how long bursts are, from an epoch in which nobody is slow. Gives their seconds.
-    pub fn measure_burst(&mut self) -> Result<f64, Error> {
+    /// Finds out what grains take, and so how long bursts are, from an epoch in which nobody is slow: all runs go by that, so that their workers are equally fast.
+    pub fn measure_usual(&mut self) -> Result<Usual, Error> {
         let mut job = self.job.clone();
         job.train.epochs = 1;
         let alone = ConsistencyBench { job, target: None, ..self.clone() };
         let run = alone.run(Straggling::No, Setting::Bsp, self.job.train.seed)?;
-        let computed = run.seconds * (1.0 - run.waiting);
-        self.seconds_per_step = Some(computed / run.n_steps.max(1) as f64);
-        Ok(self.burst_seconds())
-    }
-
-    fn burst_seconds(&self) -> f64 {
-        self.setup.burst_steps * self.seconds_per_step.unwrap_or(UNKNOWN_STEP)
+        let n_grains = run.grains.iter().sum::<u64>().max(1) as f64;
+        let per_step = run.computing / (self.setup.n_workers * run.n_steps.max(1)) as f64;
+        let usual = Usual {
+            seconds_per_grain: run.computing / n_grains,
+            burst_seconds: self.setup.burst_steps * per_step,
+        };
+        self.usual = Some(usual);
+        Ok(usual)
     }
 
     /// Trains once.
@@ -188,7 +200,12 @@ impl ConsistencyBench {
             Setting::Async => (Consistency::Async, None),
         };
         let BenchSetup { folder, scratch, n_workers, n_servers, .. } = &self.setup;
-        let stragglers = Stragglers { case, seconds: self.burst_seconds(), seed };
+        let stragglers = Stragglers {
+            case,
+            seconds: self.usual.map_or(UNKNOWN_BURST, |usual| usual.burst_seconds),
+            seed,
+            seconds_per_grain: self.usual.map(|usual| usual.seconds_per_grain),
+        };
         let workers = LocalWorkers {
             n_workers: *n_workers,
             n_servers: *n_servers,
@@ -234,6 +251,7 @@ fn summed_up(
         seed,
         n_steps: seen.n_steps,
         seconds,
+        computing: computed,
         seconds_to_target: seen.to_target.map(|(seconds, _)| seconds),
         steps_to_target: seen.to_target.map(|(_, steps)| steps),
         waiting: (1.0 - computed / all).max(0.0),

@@ -84,6 +84,7 @@ mod tests {
             seed: 1,
             n_steps: 100,
             seconds,
+            computing: 0.0,
             seconds_to_target: to_target.map(|(seconds, _)| seconds),
             steps_to_target: to_target.map(|(_, steps)| f64::from(steps)),
             waiting: seconds / 100.0,

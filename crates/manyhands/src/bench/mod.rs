@@ -9,7 +9,7 @@ mod train;
 mod watching;
 
 pub use cases::Case;
-pub use consistency::{BenchSetup, ConsistencyBench, ConsistencyRun, Setting};
+pub use consistency::{BenchSetup, ConsistencyBench, ConsistencyRun, Setting, Usual};
 pub use means::{ConsistencyMeans, Ratios};
 pub use probe::core_to_core_nanoseconds;
 pub use target::{NoMeasurement, Target};

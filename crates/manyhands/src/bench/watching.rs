@@ -109,13 +109,18 @@ impl Callback for Watching {
                     return Control::Stop;
                 }
             }
-            Event::Cluster(sentence) if sentence.contains("ahead of the slowest") => {
+            Event::Cluster(sentence) if is_of_bounds(sentence) => {
                 seen.decisions.push(sentence.to_string());
             }
             _ => {}
         }
         Control::Continue
     }
+}
+
+/// Whether a sentence is one of those of `cluster/dispatch/adaptive.rs`.
+fn is_of_bounds(sentence: &str) -> bool {
+    ["ahead of the slowest", "bounds are halved"].iter().any(|words| sentence.contains(words))
 }
 
 #[cfg(test)]

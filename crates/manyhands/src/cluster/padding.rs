@@ -1,19 +1,20 @@
 //! Workers that sleep: with them a machine of few cores stands for several machines, some of them slow. For measurements alone.
 //!
-//! A grain takes a multiple of what it takes to compute when nobody disturbs it: the least that was seen of a worker. (A multiple of what each took here and now would make those
-//! slow who compute at the same time on the same cores, and BSP, where all begin at once, slower than it is.)
+//! A grain takes a multiple of what it takes to compute when nobody disturbs it: as measured before, for all workers and settings alike, or the least that was seen of a worker. (A
+//! multiple of what each took here and now would make those slow who compute at the same time on the same cores, and BSP, where all begin at once, slower than it is.)
 
 use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The variable in which a worker is told how to sleep: a case, its place among the workers, how many these are, the seconds of a slot, a seed, and when
-/// the first slot begins, as in `rotating:2:4:0.25:1:1700000000.5`.
+/// The variable in which a worker is told how to sleep: a case, its place among the workers, how many these are, the seconds of a slot, a seed, when
+/// the first slot begins, and the seconds that a grain takes (0: not known), as in `rotating:2:4:0.25:1:1700000000.5:0.01`.
 pub(super) const PADDING_VARIABLE: &str = "MANYHANDS_PADDING";
 
 /// Grains take so many times what they compute.
 const PADDED: f64 = 4.0;
 /// Those of a straggler so many times that.
 const SLOWED: f64 = 3.0;
+
 /// Which workers are slow, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Straggling {
@@ -52,14 +53,17 @@ pub struct Stragglers {
     pub seconds: f64,
     /// Decides who is slow in which burst.
     pub seed: u64,
+    /// What a grain takes workers that are not slow, in seconds: where that is not known, a multiple of the least that each of them saw.
+    pub seconds_per_grain: Option<f64>,
 }
 
 impl Stragglers {
     /// What a worker is told that begins now, as one of so many.
     pub(super) fn told_to(&self, place: usize, n_workers: usize, start: SystemTime) -> String {
         let start = start.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        let Stragglers { case, seconds, seed } = self;
-        format!("{}:{place}:{n_workers}:{seconds}:{seed}:{start}", case.name())
+        let Stragglers { case, seconds, seed, seconds_per_grain } = self;
+        let each = seconds_per_grain.unwrap_or_default();
+        format!("{}:{place}:{n_workers}:{seconds}:{seed}:{start}:{each}", case.name())
     }
 
     /// Whether one of so many is slow in a slot.
@@ -113,7 +117,8 @@ impl Padding {
         let fastest = self.fastest.map_or(each, |fastest| fastest.min(each));
         self.fastest = Some(fastest);
         let begin = now - computed.as_secs_f64();
-        let rest = begin + self.seconds_for(n * fastest * PADDED, begin - self.start) - now;
+        let each = self.stragglers.seconds_per_grain.unwrap_or(fastest * PADDED);
+        let rest = begin + self.seconds_for(n * each, begin - self.start) - now;
         Duration::from_secs_f64(rest.max(0.0))
     }
 
@@ -149,9 +154,11 @@ impl FromStr for Padding {
         let seconds: f64 = next()?.parse().map_err(drop)?;
         let seed = next()?.parse().map_err(drop)?;
         let start = next()?.parse().map_err(drop)?;
-        let stragglers = Stragglers { case, seconds, seed };
+        let each: f64 = next()?.parse().map_err(drop)?;
+        let seconds_per_grain = (each > 0.0).then_some(each);
+        let stragglers = Stragglers { case, seconds, seed, seconds_per_grain };
         let padding = Padding { stragglers, place, n_workers, start, fastest: None };
-        if seconds > 0.0 { Ok(padding) } else { Err(()) }
+        if seconds > 0.0 && each >= 0.0 { Ok(padding) } else { Err(()) }
     }
 }
 
@@ -161,16 +168,18 @@ mod tests {
 
     /// One of four, with slots of a second, at the beginning of time.
     fn padding(case: &str, place: u64) -> Padding {
-        format!("{case}:{place}:4:1:7:0").parse().unwrap()
+        format!("{case}:{place}:4:1:7:0:0").parse().unwrap()
     }
 
     #[test]
     fn what_a_worker_is_told_is_what_it_knows() {
-        let stragglers = Stragglers { case: Straggling::Bursty, seconds: 0.25, seed: 3 };
+        let (case, seconds_per_grain) = (Straggling::Bursty, Some(0.01));
+        let stragglers = Stragglers { case, seconds: 0.25, seed: 3, seconds_per_grain };
         let told = stragglers.told_to(2, 4, UNIX_EPOCH + Duration::from_millis(1500));
         let expected = Padding { stragglers, place: 2, n_workers: 4, start: 1.5, fastest: None };
         assert_eq!(told.parse(), Ok(expected));
-        for wrong in ["sometimes:0:4:1:7:0", "no:0:4", "no:0:4:0:7:0", "no:0:4:NaN:7:0"] {
+        let wrong = ["sometimes:0:4:1:7:0:0", "no:0:4", "no:0:4:1:7:0", "no:0:4:0:7:0:0"];
+        for wrong in wrong.into_iter().chain(["no:0:4:NaN:7:0:0", "no:0:4:1:7:0:NaN"]) {
             assert_eq!(wrong.parse::<Padding>(), Err(()), "{wrong}");
         }
     }
@@ -216,5 +225,8 @@ mod tests {
         assert_eq!(rest(5, 1).round(), 55.0);
         assert_eq!(rest(40, 4).round(), 200.0, "an undisturbed grain takes 5 ms");
         assert_eq!(rest(900, 4), 0.0);
+        padding.stragglers.seconds_per_grain = Some(0.01);
+        let rest = padding.rest_of(Duration::from_millis(40), 4, 9.0).as_secs_f64();
+        assert_eq!((rest * 1e3).round(), 80.0, "as measured before");
     }
 }

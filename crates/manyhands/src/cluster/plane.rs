@@ -409,14 +409,9 @@ impl Plane<'_> {
     /// Links to all other members.
     fn meet_members(&self, go: &Go, rank: usize, stop: &Arc<AtomicBool>) -> Result<Group, Halt> {
         let mut links = self.links_to(go, rank, go.members.len(), "sums", stop)?;
-        for (other, link) in links.iter_mut().enumerate() {
-            if let (Some(link), Some(lending)) =
-                (link.as_mut(), self.job.as_ref().and_then(|job| job.lending.as_ref()))
-            {
-                let lost =
-                    |error| Halt::Lost(Peer::Member(go.members[other].id), format!("{error}"));
-                link.lend(lending).map_err(lost)?;
-            }
+        if let Some(lending) = self.job.as_ref().and_then(|job| job.lending.as_ref()) {
+            // Where it cannot be lent, sums are sent; of a link that is gone the first of them tells.
+            links.iter_mut().flatten().for_each(|link| drop(link.lend(lending)));
         }
         let links = links.into_iter().map(|link| link.map(|link| self.watcher.watch_sums(link)));
         let links = links.collect();

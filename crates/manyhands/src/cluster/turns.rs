@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use super::dispatch::{Dispatcher, Drift, Turn, WorkerNumber};
+use super::dispatch::{Decision, Dispatcher, Drift, Turn, WorkerNumber};
 use super::table::Table;
 use super::words::{FromDriver, Loss};
 
@@ -43,8 +43,12 @@ impl Turns {
 
     /// A worker wants turns, in another round. What it was given and has not done is given to others.
     pub(super) fn join(&mut self, number: u64, round: u64) {
+        let holds = self.holding.contains_key(&number);
         self.lose(number);
         self.rounds.insert(number, round);
+        if holds {
+            self.holding.insert(number, false);
+        }
         self.dispatcher.join(self.now(), WorkerNumber(number));
         self.give();
     }
@@ -159,7 +163,13 @@ impl Table {
         let done = turns.dispatcher.done(WorkerNumber(number), loss);
         turns.give();
         let oldest = turns.dispatcher.oldest();
-        self.news.extend(done.sentences);
+        for Decision { worker, sentence } in done.decisions {
+            let name = worker.and_then(|number| self.talks.get(&number.0)).map(|one| &one.name);
+            self.news.push_back(match name {
+                Some(name) => format!("{name} {sentence}"),
+                None => sentence,
+            });
+        }
         if let Some((step, loss)) = done.step {
             self.losses.insert(step, loss as f32);
         }
@@ -282,6 +292,11 @@ mod tests {
         assert_eq!(turns.n_holding(), 2, "of a round before");
         turns.released(1, 1);
         assert_eq!(turns.n_holding(), 1);
+        turns.join(2, 2);
+        assert_eq!(given(&mut turns, 2), Some((2, 1, 4..8)));
+        let told = turns.message_for(2, false);
+        assert!(matches!(told, Some(FromDriver::Release { round: 2 })), "{told:?}");
+        assert_eq!(turns.n_holding(), 1, "it holds it still in another round");
         turns.lose(2);
         assert_eq!(turns.n_holding(), 0);
     }

@@ -344,6 +344,7 @@ impl Checked for FromDriver {
             FromDriver::Place(place) => place.check(),
             FromDriver::Part { .. } => Ok(()),
             FromDriver::GiveParts { steps, .. } => check_step(*steps),
+            FromDriver::Advance { step: 0 } => Err("a move on to no step".to_string()),
             FromDriver::Advance { step } => check_step(*step),
             FromDriver::Turn { step, grains, n_grains, .. } => {
                 check_step(*step)?;

@@ -3,9 +3,10 @@
 //! Who waits may drift further; who does not is drawn back, since what is learned from old parameters is worth less. Nobody drifts beyond
 //! [`MOST_BOUND`]: so often at least the slowest contributes. Where the loss rises, all are drawn back at once. Between the two ends lie BSP (a bound of 0) and asynchronous training.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use super::{Worker, WorkerNumber};
+use super::{Decision, Worker, WorkerNumber};
 
 /// The bound that a worker begins with.
 pub(super) const FIRST_BOUND: u64 = 4;
@@ -37,12 +38,17 @@ pub(super) struct Adaptive {
 }
 
 impl Adaptive {
-    /// A step is done: bounds follow where that is due. Gives a sentence for each that changes.
+    /// A worker is lost.
+    pub(super) fn lose(&mut self, worker: WorkerNumber) {
+        self.calm.remove(&worker);
+    }
+
+    /// A step is done: bounds follow where that is due. Gives what was decided.
     pub(super) fn step_done(
         &mut self,
         loss: f64,
         workers: &mut BTreeMap<WorkerNumber, Worker>,
-    ) -> Vec<String> {
+    ) -> Vec<Decision> {
         self.n_steps += 1;
         let mean = self.mean_loss.map_or(loss, |mean| KEPT * mean + (1.0 - KEPT) * loss);
         self.mean_loss = Some(mean);
@@ -54,7 +60,7 @@ impl Adaptive {
             let sentence = format!(
                 "the loss rose from {lowest:.4} to {mean:.4}: all workers are held closer together, their bounds are halved"
             );
-            return vec![sentence];
+            return vec![Decision { worker: None, sentence }];
         }
         if !self.n_steps.is_multiple_of(LOOK_EVERY) {
             return Vec::new();
@@ -64,7 +70,7 @@ impl Adaptive {
     }
 
     /// Looks at how long a worker waited.
-    fn look(&mut self, number: WorkerNumber, worker: &mut Worker) -> Option<String> {
+    fn look(&mut self, number: WorkerNumber, worker: &mut Worker) -> Option<Decision> {
         let (worked, waited) = (worker.worked, worker.waited);
         if worked + waited <= 0.0 {
             return None;
@@ -82,17 +88,16 @@ impl Adaptive {
         }
         let after = worker.bound;
         let percent = 100.0 * share;
-        match after.cmp(&before) {
-            std::cmp::Ordering::Greater => Some(format!(
-                "worker {} waited {percent:.0} % of its time: it may be {after} steps ahead of the slowest, not {before}",
-                number.0
-            )),
-            std::cmp::Ordering::Less => Some(format!(
-                "worker {} hardly waits: it may be {after} steps ahead of the slowest, not {before}, and misses less",
-                number.0
-            )),
-            std::cmp::Ordering::Equal => None,
-        }
+        let sentence = match after.cmp(&before) {
+            Ordering::Greater => format!(
+                "waited {percent:.0} % of its time: it may be {after} steps ahead of the slowest, not {before}"
+            ),
+            Ordering::Less => format!(
+                "hardly waits: it may be {after} steps ahead of the slowest, not {before}, and misses less"
+            ),
+            Ordering::Equal => return None,
+        };
+        Some(Decision { worker: Some(number), sentence })
     }
 }
 

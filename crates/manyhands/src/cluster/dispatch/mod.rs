@@ -4,6 +4,8 @@
 //! clock c has everything of the clocks up to c - bound - 1. With fixed bounds all have equal shares of a step, as under BSP. Under `async` and `adaptive` whoever is free takes
 //! the next grains, so that a slow worker takes fewer; under `adaptive` the size of a turn and the bound follow what is measured (`adaptive.rs`).
 //!
+//! A turn ends twice: when it is computed its worker can have the next, and when the servers have it it counts.
+//!
 //! All of this is a function of what is told to it: no clock, no links, no chance.
 
 mod adaptive;
@@ -113,6 +115,7 @@ impl Dispatcher {
     /// A worker is lost: others do what it had.
     pub(super) fn lose(&mut self, worker: WorkerNumber) {
         let Some(lost) = self.workers.remove(&worker) else { return };
+        self.adaptive.lose(worker);
         for step in self.steps.values_mut() {
             for (kept_for, _) in &mut step.left {
                 kept_for.take_if(|one| *one == worker);
@@ -224,7 +227,7 @@ impl Dispatcher {
             self.steps.remove(&turn.step);
             done.step = Some((turn.step, loss));
             if self.drift == Drift::Adaptive {
-                done.sentences = self.adaptive.step_done(loss, &mut self.workers);
+                done.decisions = self.adaptive.step_done(loss, &mut self.workers);
             }
         }
         done
@@ -267,8 +270,16 @@ impl Dispatcher {
 pub(super) struct Done {
     /// The step that is complete by it, and its mean loss.
     pub(super) step: Option<(u64, f64)>,
-    /// What was decided, and why.
-    pub(super) sentences: Vec<String>,
+    /// What was decided.
+    pub(super) decisions: Vec<Decision>,
+}
+
+/// What was decided about bounds, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Decision {
+    /// Whose bound it is about, where it is not about all: the sentence goes on from its name.
+    pub(super) worker: Option<WorkerNumber>,
+    pub(super) sentence: String,
 }
 
 /// Equal shares of a step, each kept for one worker; all of it for anyone where there is none.

@@ -101,7 +101,7 @@ fn simulate(drift: Drift, slowed: Slowed) -> Outcome {
             Through::Brought => {
                 bringing.remove(&number);
                 let done = dispatcher.done(number, 1.0);
-                sentences.extend(done.sentences);
+                sentences.extend(done.decisions.into_iter().map(|one| one.sentence));
                 complete.extend(done.step.map(|(step, _)| step));
             }
         }
@@ -184,7 +184,7 @@ fn a_loss_that_rises_draws_all_together() {
         assert_eq!(dispatcher.give(step as f64).len(), 1);
         let loss = if step < 100 { 1.0 } else { 9.0 };
         let done = do_turn(&mut dispatcher, step as f64 + 1.0, WorkerNumber(1), loss);
-        sentences.extend(done.sentences);
+        sentences.extend(done.decisions.into_iter().map(|one| one.sentence));
     }
     assert!(sentences.iter().any(|one| one.starts_with("the loss rose from 1.0000 to ")));
 }

@@ -84,12 +84,6 @@ impl JobTable {
         self.consistency != Consistency::Bsp
     }
 
-    /// Whether workers compute gradients where the parameters are going to be. With a bound of 0 no step begins before all others are done.
-    fn looks_ahead(&self) -> bool {
-        let misses_nothing = self.consistency == Consistency::Ssp { staleness: 0 };
-        self.foresight && self.is_stale() && !misses_nothing
-    }
-
     /// Whether what arrived from elsewhere can be.
     pub(super) fn check(&self) -> Result<(), String> {
         self.layout.check()?;

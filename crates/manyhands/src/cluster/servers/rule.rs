@@ -1,6 +1,8 @@
 //! The job's own optimizer as the rule of a table: its update, cut and compiled for the runs of a shard.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::ops::Range;
 
 use manyhands_device::{BufferId, CpuDevice, Device, DeviceError, Launch, Lent};
 use manyhands_net::tables::rules::{At, Rule, RuleError, RuleSpec, Rules};
@@ -16,14 +18,11 @@ const NAME: &str = "program";
 /// Elements that are updated at a time: what the operations of an update hand to each other stays in the nearest caches. An update has the same bits however it is cut.
 const PIECE: usize = 1 << 15;
 
-/// Updates that are kept compiled, with their buffers.
-const MOST_COMPILED: usize = 256;
-
 /// What a server needs to know of a layout.
 #[derive(Serialize, Deserialize)]
 struct Settings {
     updates: Vec<Program>,
-    /// First element, length and update of each parameter.
+    /// First element, length and update of each parameter, one behind the other.
     places: Vec<(u64, u64, Option<usize>)>,
     n_slots: usize,
 }
@@ -50,6 +49,12 @@ pub(in crate::cluster) fn rules() -> Rules {
         let n = settings.updates.len();
         if settings.places.iter().any(|(.., update)| update.is_some_and(|update| update >= n)) {
             return Err(refused(NAME, &"a parameter has no update"));
+        }
+        let ends = settings.places.iter().map(|(first, n, _)| first.checked_add(*n));
+        let starts = settings.places.iter().skip(1).map(|(first, ..)| Some(*first));
+        if !ends.zip(starts.chain([Some(u64::MAX)])).all(|(end, next)| end.is_some() && end <= next)
+        {
+            return Err(refused(NAME, &"parameters lie one in the other"));
         }
         let n_most = settings.n_slots.saturating_add(1);
         let fits = |update: &Program| (1..=n_most).contains(&update.parameters().count());
@@ -126,25 +131,24 @@ impl Rule for ProgramRule {
         slots: &mut [&mut [f32]],
         update: &[f32],
     ) -> Result<(), RuleError> {
-        let end = at.first + values.len() as u64;
-        for place in 0..self.settings.places.len() {
-            let (first, n, program) = self.settings.places[place];
-            let (from, to) = (first.max(at.first), (first + n).min(end));
-            if from >= to {
-                continue;
-            }
-            let run = (from - at.first) as usize..(to - at.first) as usize;
+        let ProgramRule { settings, updates } = self;
+        let learned = |(program, run): (Option<usize>, _)| Some((program?, run));
+        // What could fail comes before anything is changed.
+        for (program, run) in settings.runs(at.first, values.len()).filter_map(learned) {
+            let ready = pieces(run).try_for_each(|one| updates.compile(at, program, one.len()));
+            ready.map_err(|error| refused(NAME, &error))?;
+        }
+        for (program, run) in settings.runs(at.first, values.len()) {
             let Some(program) = program else {
                 let pairs = values[run.clone()].iter_mut().zip(&update[run]);
                 pairs.for_each(|(value, change)| *value += at.share * change);
                 continue;
             };
-            for start in run.clone().step_by(PIECE) {
-                let piece = start..(start + PIECE).min(run.end);
+            for piece in pieces(run) {
                 let mut own: Vec<&mut [f32]> =
                     slots.iter_mut().map(|slot| &mut slot[piece.clone()]).collect();
                 let (values, update) = (&mut values[piece.clone()], &update[piece]);
-                let done = self.updates.run(at, program, values, &mut own, update);
+                let done = updates.run(at, program, values, &mut own, update);
                 done.map_err(|error| refused(NAME, &error))?;
             }
         }
@@ -152,9 +156,64 @@ impl Rule for ProgramRule {
     }
 }
 
+impl Settings {
+    /// What lies among so many elements from the first on: the update of each parameter, and where it lies among them.
+    fn runs(
+        &self,
+        first: u64,
+        n: usize,
+    ) -> impl Iterator<Item = (Option<usize>, Range<usize>)> + use<'_> {
+        let end = first + n as u64;
+        let begin = self.places.partition_point(|(start, n, _)| start + n <= first);
+        let within = self.places[begin..].iter().take_while(move |(start, ..)| *start < end);
+        within.map(move |&(start, n, update)| {
+            let (from, to) = (start.max(first), (start + n).min(end));
+            (update, (from - first) as usize..(to - first) as usize)
+        })
+    }
+}
+
+/// The pieces in which a run is updated. They have few lengths, whose four highest bits alone are set, since an update is compiled for each.
+fn pieces(run: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let mut rest = run;
+    std::iter::from_fn(move || {
+        let most = rest.len().min(PIECE);
+        let lower_bits = most.checked_ilog2()?.saturating_sub(3);
+        let len = most >> lower_bits << lower_bits;
+        let piece = rest.start..rest.start + len;
+        rest.start = piece.end;
+        Some(piece)
+    })
+}
+
 impl Updates {
     pub(super) fn new(programs: Vec<Program>) -> Updates {
         Updates { programs, device: None, compiled: HashMap::new() }
+    }
+
+    /// Has the update of so many elements ready to run.
+    fn compile(&mut self, at: At, program: usize, n: usize) -> Result<(), DeviceError> {
+        self.compiled(at, program, n).map(drop)
+    }
+
+    fn compiled(
+        &mut self,
+        at: At,
+        program: usize,
+        n: usize,
+    ) -> Result<(&mut CpuDevice, &Compiled), DeviceError> {
+        let device = match &mut self.device {
+            Some(device) => device,
+            none => none.insert(CpuDevice::new(1)?),
+        };
+        let is_share = at.share != 1.0;
+        let compiled = match self.compiled.entry((program, n, is_share)) {
+            Entry::Occupied(found) => found.into_mut(),
+            Entry::Vacant(new) => {
+                new.insert(compile(device, &self.programs[program], n, is_share)?)
+            }
+        };
+        Ok((device, compiled))
     }
 
     /// Runs the update of one run of elements.
@@ -166,21 +225,7 @@ impl Updates {
         slots: &mut [&mut [f32]],
         sum: &[f32],
     ) -> Result<(), DeviceError> {
-        let device = match &mut self.device {
-            Some(device) => device,
-            none => none.insert(CpuDevice::new(1)?),
-        };
-        let (n, is_share) = (values.len(), at.share != 1.0);
-        let key = (program, n, is_share);
-        // Runs come in few lengths, but for what workers that come and go leave of parameters.
-        if self.compiled.len() == MOST_COMPILED && !self.compiled.contains_key(&key) {
-            *device = CpuDevice::new(1)?;
-            self.compiled.clear();
-        }
-        if !self.compiled.contains_key(&key) {
-            self.compiled.insert(key, compile(device, &self.programs[program], n, is_share)?);
-        }
-        let Some(Compiled { launch, inputs }) = self.compiled.get(&key) else { return Ok(()) };
+        let (device, Compiled { launch, inputs }) = self.compiled(at, program, values.len())?;
         let mut lent = Lent::default();
         for (given, buffer) in inputs.iter().zip(&launch.inputs) {
             let number = match given {
@@ -274,8 +319,27 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_more_lengths_than_are_kept_are_updated_as_the_whole_is() {
-        let lengths = 1..MOST_COMPILED + 3;
+    fn pieces_of_a_run_have_few_lengths_and_are_all_of_it() {
+        let mut lengths = std::collections::BTreeSet::new();
+        for n in (0..3000).chain([PIECE - 1, PIECE, PIECE + 1, 3 * PIECE + 12345, 401_408]) {
+            let mut end = 7;
+            for piece in pieces(7..7 + n) {
+                assert_eq!(piece.start, end);
+                end = piece.end;
+                lengths.insert(piece.len());
+            }
+            assert_eq!(end, 7 + n);
+        }
+        assert!(lengths.len() < 100, "{lengths:?}");
+        assert_eq!(
+            pieces(0..20_000).map(|piece| piece.len()).collect::<Vec<_>>(),
+            [18_432, 1536, 32]
+        );
+    }
+
+    #[test]
+    fn runs_of_any_length_are_updated_as_the_whole_is() {
+        let lengths = 1..260;
         let n = lengths.clone().sum();
         let sum: Vec<f32> = (0..n).map(|at| (at as f32 * 0.01).sin()).collect();
         let after = |lengths: &mut dyn Iterator<Item = usize>| {

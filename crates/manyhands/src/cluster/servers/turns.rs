@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use manyhands_device::{PlanId, StepExecutor};
 use manyhands_net::membership::worker::Event;
-use manyhands_net::tables::client::PushSettings;
+use manyhands_net::tables::client::{PushSettings, Table};
 use manyhands_net::tables::error::TableError;
 use manyhands_net::tables::message::TurnOf;
+use manyhands_net::tables::spec::{Consistency, MOST_STALENESS};
 use manyhands_program::LOSS;
 
 use super::at_worker::{Gathered, PartsOf, TableAtHand, halt, is_set, sent, stopped};
@@ -140,7 +141,9 @@ impl Plane<'_> {
                 }
                 FromDriver::NoTurn { round } | FromDriver::Release { round }
                     if round != own_round => {}
-                FromDriver::NoTurn { .. } => job.tell_brought(bringing, stop)?,
+                FromDriver::NoTurn { .. } => {
+                    job.tell_brought(bringing, stop)?;
+                }
                 FromDriver::Release { round } => {
                     job.tell_brought(bringing, stop)?;
                     job.table.iter_mut().try_for_each(|table| table.release(stop))?;
@@ -175,11 +178,12 @@ impl Plane<'_> {
         let inputs = job.inputs_for(turn.step, grains, turn.step - 1, stop)?;
         let plan = job.plan(inputs.n_samples, turn.n_grains)?;
         work.seconds.input = start.elapsed().as_secs_f64();
-        job.begin_turn(turn, bringing, stop)?;
+        let counted = job.begin_turn(turn, bringing, stop)?;
         if let (Some(table), Some(rows)) = (&mut job.table, &job.rows) {
             table.give_rows(&mut job.executor, rows, turn.parts(plan), grains, stop)?;
         }
-        work.seconds.exchange = start.elapsed().as_secs_f64() - work.seconds.input;
+        let moved = start.elapsed().saturating_sub(counted);
+        work.seconds.exchange = moved.as_secs_f64() - work.seconds.input;
         let computing = Instant::now();
         job.executor.begin_step(plan)?;
         job.write_shared(plan, &inputs, turn.step)?;
@@ -205,37 +209,39 @@ impl Plane<'_> {
 }
 
 impl JobAtHand {
-    /// Has the parameters as the servers have them, with what this worker is bringing to them.
+    /// Has the parameters as the servers have them, with what this worker is bringing to them. Gives how long it waited for that, which counts with what was brought.
     fn begin_turn(
         &mut self,
         turn: &TurnAtHand,
         bringing: &mut Option<Bringing>,
         stop: &AtomicBool,
-    ) -> Result<(), Halt> {
+    ) -> Result<Duration, Halt> {
         if let Some(table) = &mut self.table {
             table.pull_turn(turn, bringing, &mut self.driver, stop)?;
         }
-        self.tell_brought(bringing, stop)?;
-        match &mut self.table {
-            Some(table) => table.look_ahead(&mut self.executor, turn),
-            None => Ok(()),
+        let waited = self.tell_brought(bringing, stop)?;
+        if let Some(table) = &mut self.table {
+            table.look_ahead(&mut self.executor, turn)?;
         }
+        Ok(waited)
     }
 
-    /// Waits until the servers have what is on its way to them, and says so.
+    /// Waits until the servers have what is on its way to them, and says so. Gives how long it waited.
     fn tell_brought(
         &mut self,
         bringing: &mut Option<Bringing>,
         stop: &AtomicBool,
-    ) -> Result<(), Halt> {
-        let Some(mut brought) = bringing.take() else { return Ok(()) };
+    ) -> Result<Duration, Halt> {
+        let Some(mut brought) = bringing.take() else { return Ok(Duration::ZERO) };
         let waiting = Instant::now();
         if let Some(table) = &mut self.table {
             table.await_pushed(stop)?;
         }
-        brought.work.seconds.exchange += waiting.elapsed().as_secs_f64();
+        let waited = waiting.elapsed();
+        brought.work.seconds.exchange += waited.as_secs_f64();
         let traffic = self.table.as_mut().and_then(TableAtHand::take_traffic);
-        brought.tell(&mut self.driver, traffic)
+        brought.tell(&mut self.driver, traffic)?;
+        Ok(waited)
     }
 }
 
@@ -287,8 +293,8 @@ impl TableAtHand {
             }
             let client = self.client(stop)?;
             if let Some(bound) = turn.bound {
-                let bound = u32::try_from(bound).unwrap_or(u32::MAX);
-                client.all().try_for_each(|table| table.set_bound(bound)).map_err(halt)?;
+                let set = |table: &Table| table.set_bound(self.bound_at(turn, bound, table.now()));
+                client.all().try_for_each(set).map_err(halt)?;
             }
             let Some(table) = &client.dense else { break };
             let pulled = table.pull_values(0..self.job.layout.n_elements as u64);
@@ -313,7 +319,9 @@ impl TableAtHand {
                 }
                 Err(error) => {
                     // It may be what the servers refused of that: then they do not have it.
-                    *bringing = None;
+                    if !matches!(error, TableError::Stopped { .. }) {
+                        *bringing = None;
+                    }
                     return Err(self.lost(error));
                 }
             }
@@ -321,10 +329,20 @@ impl TableAtHand {
         Ok(())
     }
 
+    /// How many clocks reads of a turn may miss at a clock. It never goes back: one that stands further on than its turn, since that was taken from others, misses as much more
+    /// where bounds adapt, or it would wait for those who wait for it. Fixed bounds allow for no turn so far back.
+    fn bound_at(&self, turn: &TurnAtHand, bound: u64, clock: u64) -> u32 {
+        let ahead = match self.job.consistency {
+            Consistency::Adaptive { .. } => clock.saturating_sub(turn.step - 1),
+            _ => 0,
+        };
+        u32::try_from(bound.saturating_add(ahead)).unwrap_or(u32::MAX).min(MOST_STALENESS)
+    }
+
     /// Gives the parameters the values that were pulled, or those that they are going to have.
     fn look_ahead(&mut self, executor: &mut StepExecutor, turn: &TurnAtHand) -> Result<(), Halt> {
         let Some(values) = self.values.take() else { return Ok(()) };
-        let (others, looks_ahead) = (1.0 - turn.share(), self.job.looks_ahead());
+        let (others, looks_ahead) = (1.0 - turn.share(), self.looks_ahead(turn));
         self.statistics.clear();
         for one in &self.job.layout.parameters {
             let elements = one.first as u64..(one.first + one.n_elements) as u64;
@@ -395,10 +413,16 @@ impl TableAtHand {
                 return Err(self.unknown());
             }
         }
-        if self.job.looks_ahead() {
-            self.foresight.remember();
+        match self.looks_ahead(turn) {
+            true => self.foresight.remember(),
+            false => self.foresight.forget(),
         }
         Ok(())
+    }
+
+    /// Whether the gradients of a turn are computed where the parameters are going to be. With a bound of 0 no step begins before all others are done.
+    fn looks_ahead(&self, turn: &TurnAtHand) -> bool {
+        self.job.foresight && turn.bound != Some(0)
     }
 
     /// Pushes what is held back as too small to matter, and waits until the servers have it.
