@@ -26,8 +26,7 @@ impl JobAtHand {
         steps: u64,
         stop: &AtomicBool,
     ) -> Result<StepInputs, Halt> {
-        let is_asked = |wanted: &(u64, Vec<Range<usize>>)| wanted.0 == number && wanted.1 == grains;
-        if !self.wanted.iter().any(is_asked) {
+        if !self.has_asked(number, grains) {
             self.want(number, grains.to_vec())?;
         }
         loop {
@@ -50,6 +49,11 @@ impl JobAtHand {
                 }
             }
         }
+    }
+
+    /// Whether the inputs of these grains were asked for, or come unasked.
+    pub(super) fn has_asked(&self, number: u64, grains: &[Range<usize>]) -> bool {
+        self.wanted.iter().any(|(step, wanted)| *step == number && wanted == grains)
     }
 
     /// Writes the inputs of these grains, from the driver or as this worker reads them. Whether it had them.

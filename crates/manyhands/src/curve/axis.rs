@@ -83,10 +83,12 @@ impl Axis {
     }
 }
 
-/// A tick as text, with as many digits as tell it from its neighbours.
+/// A tick as text, with as many digits as tell it from its neighbours, and from zero.
 pub(super) fn tick_label(tick: f64, ticks: &[f64]) -> String {
     let gaps = ticks.windows(2).map(|pair| (pair[1] - pair[0]).abs());
     let gap = gaps.reduce(f64::min).unwrap_or(tick.abs());
+    let own_gaps = ticks.iter().map(|other| (other - tick).abs()).filter(|gap| *gap > 0.0);
+    let own_gap = own_gaps.fold(tick.abs(), f64::min);
     let largest = ticks.iter().fold(0.0, |largest: f64, tick| largest.max(tick.abs()));
     let scaled = |divisor: f64, unit: &str| {
         let digits = (divisor / gap).log10().ceil().clamp(0.0, 3.0) as usize;
@@ -97,8 +99,10 @@ pub(super) fn tick_label(tick: f64, ticks: &[f64]) -> String {
         largest if !(1e-3..1e10).contains(&largest) => format!("{tick:.0e}"),
         largest if largest >= 1e6 && gap >= 1e3 => scaled(1e6, "M"),
         largest if largest >= 1e4 && gap >= 1e1 => scaled(1e3, "k"),
+        _ if tick.abs() < 1e-4 => format!("{tick:.0e}"),
         _ => {
-            let digits = (-gap.log10()).ceil().clamp(0.0, 6.0) as usize;
+            // Powers of ten lie nine tenths of themselves apart, which needs no digit more.
+            let digits = (-own_gap.log10() - 0.05).ceil().clamp(0.0, 6.0) as usize;
             format!("{tick:.digits$}")
         }
     }
@@ -158,6 +162,7 @@ mod tests {
         assert_eq!(labels(&[0.871, 0.893]), ["0.870", "0.875", "0.880", "0.885", "0.890", "0.895"]);
         assert_eq!(labels(&[3.0, 2500.0]), ["1", "10", "100", "1000", "10000"]);
         assert_eq!(labels(&[-2.0, 2.0]), ["-2", "-1", "0", "1", "2"]);
+        assert_eq!(labels(&[4e-5, 4e5]), ["1e-5", "0.001", "0.1", "10", "1000", "100000"]);
         assert_eq!(labels(&[]), ["0", "0.2", "0.4", "0.6", "0.8", "1.0"]);
         assert_eq!(labels(&[7.0, 7.0]).len(), 5);
     }

@@ -284,5 +284,115 @@ mod comings_and_goings {
             }
             prop_assert_eq!(dispatcher.oldest(), None);
         }
+
+        #[test]
+        fn nobody_waits_for_one_who_waits_for_it_however_views_change(
+            drift in prop::sample::select(vec![Drift::Bounded(0), Drift::Bounded(3), Drift::Unbounded, Drift::Adaptive]),
+            choices in prop::collection::vec(any::<u16>(), 600),
+        ) {
+            let mut world = World::new(drift);
+            for choice in choices.into_iter().cycle().take(20_000) {
+                if world.dispatcher.oldest().is_none() {
+                    return Ok(());
+                }
+                world.go_on(choice);
+            }
+            prop_assert!(false, "it goes on for ever");
+        }
+    }
+
+    /// Workers with the clocks that servers know of, whose turns wait to be read for.
+    struct World {
+        dispatcher: Dispatcher,
+        workers: [Client; 3],
+        now: f64,
+        /// How often views may still change.
+        n_changes: usize,
+    }
+
+    #[derive(Default)]
+    struct Client {
+        clock: u64,
+        /// What it was told, and whether it has read for that.
+        told: Option<(Turn, bool)>,
+        is_bringing: bool,
+    }
+
+    impl World {
+        fn new(drift: Drift) -> World {
+            let mut dispatcher = Dispatcher::new(drift);
+            (0..3).for_each(|number| dispatcher.join(0.0, WorkerNumber(number)));
+            (1..=60).for_each(|step| dispatcher.submit(step, N_GRAINS));
+            World { dispatcher, workers: Default::default(), now: 0.0, n_changes: 4 }
+        }
+
+        /// Something happens that can, as if by chance.
+        fn go_on(&mut self, choice: u16) {
+            self.now += 1.0;
+            for (WorkerNumber(number), turn) in self.dispatcher.give(self.now) {
+                let worker = &mut self.workers[number as usize];
+                worker.clock = worker.clock.max(turn.step - 1);
+                worker.told = Some((turn, false));
+            }
+            for number in 0..3 {
+                let worker = WorkerNumber(number);
+                if !self.dispatcher.is_busy(worker)
+                    && let Some(step) = self.dispatcher.clock_of_idle(worker)
+                {
+                    let clock = &mut self.workers[number as usize].clock;
+                    *clock = (*clock).max(step - 1);
+                }
+            }
+            if self.n_changes > 0 && choice.is_multiple_of(97) {
+                self.n_changes -= 1;
+                return self.change_view();
+            }
+            let is_able = |place: &usize| {
+                let worker = &self.workers[*place];
+                let has_read = worker.told.as_ref().is_some_and(|(_, has_read)| *has_read);
+                worker.is_bringing || has_read || self.can_read(*place)
+            };
+            let able: Vec<usize> = (0..3).filter(is_able).collect();
+            assert!(!able.is_empty(), "all wait for each other");
+            let place = able[choice as usize % able.len()];
+            let can_read = self.can_read(place);
+            let (worker, number) = (&mut self.workers[place], WorkerNumber(place as u64));
+            match &mut worker.told {
+                Some((_, has_read)) if can_read => *has_read = true,
+                _ if worker.is_bringing => {
+                    worker.is_bringing = false;
+                    self.dispatcher.done(number, 1.0);
+                }
+                _ => {
+                    (worker.told, worker.is_bringing) = (None, true);
+                    self.dispatcher.computed(self.now, number, 1.0);
+                }
+            }
+        }
+
+        /// Whether a worker has something to read for, and all others are far enough for that.
+        fn can_read(&self, place: usize) -> bool {
+            let worker = &self.workers[place];
+            let Some((turn, false)) = &worker.told else { return false };
+            let bound = match (self.dispatcher.drift, turn.bound) {
+                (Drift::Adaptive, Some(bound)) => bound_at(bound, turn.step - 1, worker.clock),
+                (_, bound) => bound.unwrap_or(u64::MAX),
+            };
+            let others = self.workers.iter().enumerate().filter(|(other, _)| *other != place);
+            others
+                .map(|(_, other)| other.clock)
+                .all(|one| one.saturating_add(bound) >= worker.clock)
+        }
+
+        /// All ask anew. Their clocks stay.
+        fn change_view(&mut self) {
+            for (number, worker) in self.workers.iter_mut().enumerate() {
+                (worker.told, worker.is_bringing) = (None, false);
+                self.dispatcher.lose(WorkerNumber(number as u64));
+            }
+            for number in 0..3 {
+                self.dispatcher.join(self.now, WorkerNumber(number));
+            }
+        }
     }
 }

@@ -15,6 +15,7 @@ use manyhands_program::LOSS;
 use super::at_worker::{Gathered, PartsOf, TableAtHand, halt, is_set, sent, stopped};
 use super::rows_of_grains::RowsOfGrains;
 use super::traffic::ServerTraffic;
+use crate::cluster::dispatch::bound_at;
 use crate::cluster::halt::{Halt, driver_halt};
 use crate::cluster::job_at_hand::JobAtHand;
 use crate::cluster::plane::{Plane, lost_in_own};
@@ -172,9 +173,14 @@ impl Plane<'_> {
         stop: &AtomicBool,
     ) -> Result<(), Halt> {
         let Some(job) = &mut self.job else { return Err(Halt::Stopped) };
+        let grains = std::slice::from_ref(&turn.grains);
+        // Samples that it reads itself may take long: nobody is to wait that long for word of what it brought.
+        if !job.has_asked(turn.step, grains) {
+            job.want(turn.step, grains.to_vec())?;
+            job.tell_brought(bringing, stop)?;
+        }
         let start = Instant::now();
         let mut work = Work { n_grains: turn.grains.len() as u64, ..Work::default() };
-        let grains = std::slice::from_ref(&turn.grains);
         let inputs = job.inputs_for(turn.step, grains, turn.step - 1, stop)?;
         let plan = job.plan(inputs.n_samples, turn.n_grains)?;
         work.seconds.input = start.elapsed().as_secs_f64();
@@ -329,14 +335,13 @@ impl TableAtHand {
         Ok(())
     }
 
-    /// How many clocks reads of a turn may miss at a clock. It never goes back: one that stands further on than its turn, since that was taken from others, misses as much more
-    /// where bounds adapt, or it would wait for those who wait for it. Fixed bounds allow for no turn so far back.
+    /// How many clocks reads of a turn may miss at a clock.
     fn bound_at(&self, turn: &TurnAtHand, bound: u64, clock: u64) -> u32 {
-        let ahead = match self.job.consistency {
-            Consistency::Adaptive { .. } => clock.saturating_sub(turn.step - 1),
-            _ => 0,
+        let bound = match self.job.consistency {
+            Consistency::Adaptive { .. } => bound_at(bound, turn.step - 1, clock),
+            _ => bound,
         };
-        u32::try_from(bound.saturating_add(ahead)).unwrap_or(u32::MAX).min(MOST_STALENESS)
+        u32::try_from(bound).unwrap_or(u32::MAX).min(MOST_STALENESS)
     }
 
     /// Gives the parameters the values that were pulled, or those that they are going to have.
