@@ -253,6 +253,8 @@ mod comings_and_goings {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(5000))]
+
         #[test]
         fn turns_lie_one_in_the_other_or_apart_and_every_grain_is_done(
             drift in prop::sample::select(vec![Drift::Bounded(1), Drift::Unbounded, Drift::Adaptive]),
@@ -308,6 +310,8 @@ mod comings_and_goings {
         now: f64,
         /// How often views may still change.
         n_changes: usize,
+        /// Who does nothing as long as others can: a bit for each.
+        stalled: u16,
     }
 
     #[derive(Default)]
@@ -323,7 +327,8 @@ mod comings_and_goings {
             let mut dispatcher = Dispatcher::new(drift);
             (0..3).for_each(|number| dispatcher.join(0.0, WorkerNumber(number)));
             (1..=60).for_each(|step| dispatcher.submit(step, N_GRAINS));
-            World { dispatcher, workers: Default::default(), now: 0.0, n_changes: 4 }
+            let workers = Default::default();
+            World { dispatcher, workers, now: 0.0, n_changes: 4, stalled: 0 }
         }
 
         /// Something happens that can, as if by chance.
@@ -354,7 +359,15 @@ mod comings_and_goings {
             };
             let able: Vec<usize> = (0..3).filter(is_able).collect();
             assert!(!able.is_empty(), "all wait for each other");
-            let place = able[choice as usize % able.len()];
+            if choice.is_multiple_of(13) {
+                self.stalled = choice >> 8;
+            }
+            let going = able.iter().filter(|place| self.stalled >> **place & 1 == 0);
+            let going: Vec<&usize> = going.collect();
+            let place = match going.len() {
+                0 => able[choice as usize % able.len()],
+                n => *going[choice as usize % n],
+            };
             let can_read = self.can_read(place);
             let (worker, number) = (&mut self.workers[place], WorkerNumber(place as u64));
             match &mut worker.told {
