@@ -62,8 +62,9 @@ pub(crate) fn consistency_bench(
     set: &[String],
     target: Option<&str>,
 ) -> Result<ConsistencyBench, Failure> {
-    // So that keys of parameter servers can be set, whatever the job's own strategy is. Each setting has a consistency of its own.
-    let before = ["distribute.strategy=parameter_server", "distribute.consistency=ssp"];
+    // Keys of parameter servers can be set, whatever the job's own strategy is. Each setting has a consistency of its own.
+    let before =
+        ["distribute={}", "distribute.strategy=parameter_server", "distribute.consistency=ssp"];
     let before = before.map(String::from).into_iter();
     // None at all are refused below, by the option's name.
     let servers = format!("distribute.servers={}", arguments.servers.max(1));

@@ -120,6 +120,14 @@ impl Body {
         matches!(self.0, Held::Seen(_))
     }
 
+    /// The same in memory of this process, where another process has it.
+    pub(super) fn held_here(&self) -> Body {
+        match self.0 {
+            Held::Seen(_) => Body::copy_of(self),
+            _ => self.clone(),
+        }
+    }
+
     /// Gives what is lent back, and goes on with a copy.
     pub(super) fn give_back(&mut self) {
         if matches!(self.0, Held::OnLoan(..)) {

@@ -49,6 +49,8 @@ struct Shared {
     stops: AtomicBool,
     bell: Bell,
     status: Mutex<DirectorStatus>,
+    /// Clients that do not take part any more, with the reason, which the director was not told yet.
+    dropped: Mutex<Vec<(String, String)>>,
 }
 
 /// How tables stand, for people.
@@ -69,6 +71,10 @@ impl Shared {
     fn status(&self) -> MutexGuard<'_, DirectorStatus> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn dropped(&self) -> MutexGuard<'_, Vec<(String, String)>> {
+        self.dropped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl DirectorProcess {
@@ -86,8 +92,8 @@ impl DirectorProcess {
         let door = format!("tables/director/{:016x}/", random_number().map_err(failed)?);
         let reach = network.reach(&door);
         let calls = Calls::listening(network, bell.clone(), &door).map_err(failed)?;
-        let status = Mutex::default();
-        let shared = Arc::new(Shared { stops: AtomicBool::new(false), bell, status });
+        let (status, dropped) = (Mutex::default(), Mutex::default());
+        let shared = Arc::new(Shared { stops: AtomicBool::new(false), bell, status, dropped });
         let directing = Directing {
             shared: Arc::clone(&shared),
             start: Instant::now(),
@@ -112,6 +118,12 @@ impl DirectorProcess {
     /// How tables stand.
     pub fn status(&self) -> DirectorStatus {
         self.shared.status().clone()
+    }
+
+    /// Clients of this name do not take part any more, whether they are there or not: nobody waits for their clocks from now on. One that is wanted again joins as another.
+    pub fn drop_clients(&self, name: &str, reason: &str) {
+        self.shared.dropped().push((name.to_string(), reason.to_string()));
+        self.shared.bell.ring();
     }
 }
 
@@ -162,6 +174,10 @@ impl Directing {
         let mut next_tick = Instant::now() + TICK;
         while !self.shared.stops.load(Ordering::Relaxed) {
             self.take_calls();
+            let dropped = std::mem::take(&mut *self.shared.dropped());
+            for (client, reason) in dropped {
+                self.handle(Event::Dropped { client, reason });
+            }
             let mut moved = false;
             for place in 0..self.lines.len() {
                 moved |= self.pump(place);

@@ -44,6 +44,13 @@ pub enum Event {
         /// Which.
         from: Connection,
     },
+    /// Clients of this name do not take part any more, as who began the run knows: nobody is to wait for their clocks.
+    Dropped {
+        /// The name.
+        client: String,
+        /// Why.
+        reason: String,
+    },
     /// Time has passed.
     Tick,
 }
@@ -149,6 +156,7 @@ impl Director {
                 Some(Who::Client(id)) => self.lose_client(*id, "its connection closed"),
                 None => {}
             },
+            Event::Dropped { client, reason } => self.drop_clients(&client, &reason),
             Event::Tick => {
                 self.look_for_silence(now);
                 self.weigh_complaints(now);

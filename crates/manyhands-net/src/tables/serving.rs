@@ -119,8 +119,10 @@ impl ServerProcess {
 
     /// Whether it has ended, and how: in order, or since the director is gone or does not want it.
     pub fn ended(&self) -> Option<Result<(), TableError>> {
+        // Looked at before its last word, which it may say meanwhile.
+        let is_finished = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
         let ended = self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        match self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
+        match is_finished {
             // A thread that ends without a word of it has panicked, and said where.
             true => Some(ended.unwrap_or(Err(TableError::ServerFailed { server: self.id }))),
             false => ended,

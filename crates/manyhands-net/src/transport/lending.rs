@@ -5,11 +5,11 @@
 //! (`Lending::withdraw`) before it writes again, and who reads those looks afterwards whether that was said meanwhile, and if so has read nothing.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
-use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
+use rustix::fs::{Mode, OFlags, SealFlags, fchmod, fcntl_get_seals, fstat, open};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::shared_memory::memory_file;
@@ -62,6 +62,7 @@ impl Drop for Mapping {
 /// Memory of this process that others may read.
 #[derive(Debug)]
 pub struct Lending {
+    /// Open for reading alone: it is what others get.
     file: OwnedFd,
     mapping: Mapping,
     n_taken: AtomicUsize,
@@ -72,8 +73,9 @@ impl Lending {
     pub fn new(n_bytes: usize) -> io::Result<Lending> {
         let len = n_bytes.checked_next_multiple_of(ALIGNMENT).and_then(|n| n.checked_add(HEAD_LEN));
         let len = len.ok_or(io::ErrorKind::OutOfMemory)?;
-        let file = memory_file(len)?;
-        let mapping = Mapping::new(file.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE)?;
+        let writable = memory_file(len)?;
+        let mapping = Mapping::new(writable.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE)?;
+        let file = to_be_read(&writable)?;
         Ok(Lending { file, mapping, n_taken: AtomicUsize::new(HEAD_LEN) })
     }
 
@@ -108,6 +110,13 @@ impl Lending {
     pub(super) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
+}
+
+/// A memory file for those who may read it and not write: opened anew, and by its mode not open for more to other users.
+fn to_be_read(file: &OwnedFd) -> io::Result<OwnedFd> {
+    fchmod(file, Mode::RUSR)?;
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Ok(open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 /// Memory of another process, to be read.
@@ -184,6 +193,15 @@ mod tests {
         assert!(lent.is_still_lent(told));
         lending.withdraw();
         assert!(!lent.is_still_lent(told) && lent.is_still_lent(lending.n_withdrawn()));
+    }
+
+    #[test]
+    fn who_is_lent_memory_cannot_write_there() {
+        let lending = Lending::new(1000).unwrap();
+        let map = |prot| Mapping::new(lending.file(), 1000, prot);
+        assert!(map(ProtFlags::READ).is_ok());
+        let refused = map(ProtFlags::READ | ProtFlags::WRITE).expect_err("it is to be read alone");
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
     }
 
     #[test]

@@ -136,7 +136,7 @@ pub enum LinkError {
     /// The system reported an error.
     #[error("the connection failed: {0}")]
     Io(#[from] std::io::Error),
-    /// Positions in shared memory that no working program writes.
+    /// Positions in shared memory, or a place of shown bytes, that no working program tells of.
     #[error(
         "the other side wrote positions that cannot be into the shared memory, or shows what is not there"
     )]

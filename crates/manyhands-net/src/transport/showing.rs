@@ -64,9 +64,9 @@ impl Flags {
     }
 }
 
-/// Nobody has heard of what was shown, or has done with it.
+/// Nothing is shown, or the other side has done with it.
 const DOWN: u8 = 0;
-/// It is shown.
+/// It is shown, and the other side has not heard of it yet.
 const UP: u8 = 1;
 /// It is being read.
 const TAKEN: u8 = 2;

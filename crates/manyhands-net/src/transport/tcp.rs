@@ -17,8 +17,11 @@ const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
 const IDLE_UNTIL_ASKED: Duration = Duration::from_secs(15);
 
 /// Bytes on the way within a machine, of which the system makes twice as many. Left to itself it lets some MiB wait at the socket, which then go through memory twice: pulls
-/// and pushes of 16 MiB took a fifth longer.
-const NEAR: usize = 256 << 10;
+/// and pushes of 16 MiB took a fifth longer, and with half of this a twentieth.
+const NEAR: usize = 512 << 10;
+/// How the system keeps congestion away there: every system has this one, and it does not send at a pace of its own as `bbr` does. Two all-reduces of 16 MiB take 6.3 ms with it, and took
+/// 6.7 to 10 where that was the system's choice.
+const UNPACED: &str = "reno";
 
 /// A link over a TCP socket.
 #[derive(Debug)]
@@ -106,6 +109,7 @@ impl Link for TcpLink {
         if is_same_machine {
             // A system that does not do it sends as well.
             let _ = sockopt::set_socket_send_buffer_size(&self.stream, NEAR);
+            let _ = sockopt::set_tcp_congestion(&self.stream, UNPACED);
         }
     }
 

@@ -211,7 +211,7 @@ fn rows_are_known_as_they_were_a_step_ago() {
     };
     step(0, &[3, 70], &[1.0; 4]);
     step(1, &[3, 4], &[2.0; 4]);
-    table.await_steps(2).unwrap().wait().unwrap();
+    table.await_steps(2).wait().unwrap();
     // One that both steps changed, two that one of them did, and one that nobody did.
     let keys = [3, 4, 70, 71];
     assert_eq!(read(2, &keys).unwrap(), [3.5, 3.5, 2.5, 2.5, 1.5, 1.5, 0.5, 0.5]);

@@ -168,7 +168,11 @@ impl<'a> Remote<'a> {
             stop: Arc::default(),
             programs,
             teller: OnceLock::new(),
+            director: OnceLock::new(),
         });
+        if let Some(tables) = &tables {
+            let _ = shared.director.set(Arc::downgrade(&tables.director));
+        }
         let told = Arc::clone(&shared);
         let driver = Driver::new(Duration::ZERO, submit, steps);
         let follower = Follower::start(
@@ -567,7 +571,7 @@ fn follow(shared: &Shared, action: Action) {
             if steps + 1 < done && !has_told && table.turns.is_none() && table.mesh.is_none() {
                 table.lost_at = Some(done);
             }
-            table.take_turns_back();
+            shared.leave_out(&table.take_turns_back());
             table.holding = is_holding.then_some(steps);
             if is_holding {
                 table.asked = None;

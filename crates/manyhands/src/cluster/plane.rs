@@ -133,7 +133,11 @@ impl<'a> Plane<'a> {
         stop: &Arc<AtomicBool>,
         drain: &AtomicBool,
     ) -> Result<(), Error> {
-        match self.steps_of_view(go, rank, stop, drain) {
+        let ended = self.steps_of_view(go, rank, stop, drain);
+        // Values that nobody will use are not kept from the servers.
+        let table = self.job.as_mut().and_then(|job| job.table.as_mut());
+        table.into_iter().for_each(TableAtHand::forget_values);
+        match ended {
             Err(Halt::Broken(error)) => Err(error),
             Err(halt) => {
                 self.tell_halt(go.view, halt);

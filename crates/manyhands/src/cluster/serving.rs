@@ -188,7 +188,10 @@ impl Serving<'_> {
                 let mut table = self.shared.table();
                 table.note_work(&self.name, work);
                 table.turn_done(self.number, round, loss);
+                let left_out = table.left_out(self.number);
                 drop(table);
+                // For a turn that was on its way when it was left out it may have come to the servers again.
+                self.shared.leave_out(left_out.as_slice());
                 self.shared.ring();
             }
             FromWorker::Spans { step, place, spans } => {

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use manyhands_net::control::Teller;
 use manyhands_net::membership::driver::Event;
 use manyhands_net::membership::status::{JobStanding, WorkerStanding};
+use manyhands_net::tables::directing::DirectorProcess;
 
 use super::meshes::{Formations, StepSpans};
 use super::servers::ServerTraffic;
@@ -28,6 +29,8 @@ pub(super) struct Shared {
     pub(super) programs: Programs,
     /// By which threads that serve workers tell the coordinator something.
     pub(super) teller: OnceLock<Teller<Event>>,
+    /// Where parameters live on servers, who directs these.
+    pub(super) director: OnceLock<Weak<DirectorProcess>>,
 }
 
 /// What is known of the run.
@@ -285,6 +288,13 @@ impl Shared {
             let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
         }
         self.changed.notify_all();
+    }
+
+    /// Servers wait no more for the clocks of these workers, which are there and take no part.
+    pub(super) fn leave_out(&self, workers: &[String]) {
+        let Some(director) = self.director.get().and_then(Weak::upgrade) else { return };
+        let reason = "it is not one of the workers of the view";
+        workers.iter().for_each(|name| director.drop_clients(name, reason));
     }
 
     /// Keeps the state of workers that all leave, for those to come, and lets the coordinator know. Not once another view is prepared: it was

@@ -133,14 +133,24 @@ impl Turns {
 }
 
 impl Table {
-    /// What workers have that do not take part any more is given to others: their connections may stay open for long.
-    pub(super) fn take_turns_back(&mut self) {
-        let Some(turns) = &self.turns else { return };
+    /// What workers have that do not take part any more is given to others: their connections may stay open for long. Gives the names of those who are not of the view: servers
+    /// must not wait for their clocks either.
+    pub(super) fn take_turns_back(&mut self) -> Vec<String> {
+        let Some(turns) = &self.turns else { return Vec::new() };
         let gone = |number: &u64| !self.is_of_view(*number);
         let gone: Vec<u64> = turns.rounds.keys().copied().filter(gone).collect();
         if let Some(turns) = &mut self.turns {
             gone.into_iter().for_each(|number| turns.lose(number));
         }
+        let names: BTreeSet<&String> = self.talks.values().map(|one| &one.name).collect();
+        names.into_iter().filter(|name| !self.members.contains(name)).cloned().collect()
+    }
+
+    /// The name of a worker that is not of the view and has no turns, if it is none.
+    pub(super) fn left_out(&self, number: u64) -> Option<String> {
+        let name = &self.talks.get(&number)?.name;
+        let takes_turns = self.turns.as_ref()?.rounds.contains_key(&number);
+        (!takes_turns && !self.members.contains(name)).then(|| name.clone())
     }
 
     /// Takes note that a worker has computed its turn, unless it was taken back meanwhile.
@@ -180,6 +190,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::table::Connected;
 
     fn turns(drift: Drift) -> Turns {
         let mut turns = Turns::new(drift);
@@ -299,6 +310,23 @@ mod tests {
         assert_eq!(turns.n_holding(), 1, "it holds it still in another round");
         turns.lose(2);
         assert_eq!(turns.n_holding(), 0);
+    }
+
+    #[test]
+    fn who_is_there_and_not_of_the_view_is_left_out() {
+        let talk = |name: &str| Connected { name: name.to_string(), ..Connected::default() };
+        let talks = [(1, talk("one")), (2, talk("other"))].into();
+        let members = vec!["one".to_string(), "other".to_string()];
+        let turns = Some(turns(Drift::Bounded(1)));
+        let mut table = Table { turns, submitted: 1, talks, members, ..Table::default() };
+        assert_eq!(table.take_turns_back(), [""; 0]);
+        given(table.turns.as_mut().unwrap(), 1).unwrap();
+        table.members.remove(0);
+        assert_eq!(table.take_turns_back(), ["one"], "others are not to wait for its clock");
+        let left_out = [1, 2].map(|number| table.left_out(number));
+        assert_eq!(left_out, [Some("one".to_string()), None], "it may still say that it is done");
+        table.turns.as_mut().unwrap().join(1, 2);
+        assert_eq!(table.left_out(1), None, "it takes part again, as the next view will say");
     }
 
     #[test]

@@ -63,23 +63,24 @@ impl Table {
     }
 
     /// Waits, with the ticket, until every shard has so many steps behind it, under BSP.
-    pub fn await_steps(&self, n_steps: u64) -> Result<PullTicket<'static>, TableError> {
+    pub fn await_steps(&self, n_steps: u64) -> PullTicket<'static> {
         let shards = self.shards();
         let read = |(shard, elements): (usize, &Range<u64>)| {
             let nothing = elements.start..elements.start;
             self.read_of(&(ShardId(shard as u32), nothing), Until::Steps { n: n_steps })
         };
         let what = format!("{n_steps} steps of the table {}", self.name());
-        let ticket = self.shared().submit(shards.iter().enumerate().map(read).collect(), what)?;
+        let reads = shards.iter().enumerate().map(read).collect();
+        let ticket = self.shared().submit_now(reads, what);
         let nothing = shards.iter().map(|_| 0..0).collect();
-        Ok(PullTicket::new(ticket, &mut [], Scatter::Runs(nothing)))
+        PullTicket::new(ticket, &mut [], Scatter::Runs(nothing))
     }
 
     fn read_values(&self, elements: Range<u64>, until: Until) -> Result<ValuesTicket, TableError> {
         let keys = Keys::Range(elements);
         let Split::Runs(runs) = self.split_keys(&keys)? else { return Err(wrong()) };
         let requests = runs.iter().map(|run| self.read_of(run, until)).collect();
-        let ticket = self.shared().submit(requests, self.pulling())?;
+        let ticket = self.shared().submit_now(requests, self.pulling());
         Ok(ValuesTicket::new(ticket, runs.into_iter().map(|(_, run)| run).collect()))
     }
 
@@ -130,7 +131,7 @@ impl Table {
             }
             _ => (Vec::new(), Scatter::Runs(Vec::new())),
         };
-        let ticket = self.shared().submit(requests, self.pulling())?;
+        let ticket = self.shared().submit_now(requests, self.pulling());
         Ok(PullTicket::new(ticket, out, scatter))
     }
 }

@@ -242,7 +242,7 @@ impl Shared {
         self.waited(room, Client::why_not_acknowledged)
     }
 
-    /// Asks for several things, however much is underway: for what cannot be taken back once it is written.
+    /// Asks for several things, however much is underway: for what has hardly any bytes, such as reads, and for what cannot be taken back once it is written.
     pub(super) fn submit_now(self: &Arc<Self>, requests: Vec<Request>, what: String) -> Ticket {
         let id = {
             let mut state = self.core.lock();

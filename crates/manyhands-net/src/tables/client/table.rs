@@ -107,7 +107,7 @@ impl Table {
         let table = Table { shared, inner };
         // Whoever cannot hold a shard says so now, not at the first push.
         match table.has_clock() {
-            true => table.on_all_shards(Operation::Enter { clock: table.now() })?.wait()?,
+            true => table.on_all_shards(Operation::Enter { clock: table.now() }).wait()?,
             false => table.touch()?,
         }
         Ok(table)
@@ -285,7 +285,7 @@ impl Table {
             self.push_held(|filters| filters.due(clock + 1))?.detach();
         }
         if self.has_clock() {
-            self.on_all_shards(Operation::Finish { clock })?.detach();
+            self.on_all_shards(Operation::Finish { clock }).detach();
         }
         self.inner.clock.store(clock + 1, Ordering::Relaxed);
         Ok(())
@@ -388,14 +388,15 @@ impl Table {
         self.shared.submit(requests, format!("opening the table {}", self.name()))?.wait()
     }
 
-    fn on_all_shards(&self, operation: Operation) -> Result<Ticket, TableError> {
+    /// It has no bytes beside it, so it waits for no room: what is read next may wait for it.
+    fn on_all_shards(&self, operation: Operation) -> Ticket {
         let request = |shard| Request::Do {
             place: self.place(ShardId(shard)),
             operation: operation.clone(),
             body: None,
         };
         let requests = (0..self.inner.cut.n_shards()).map(request).collect();
-        self.shared.submit(requests, format!("a clock of the table {}", self.name()))
+        self.shared.submit_now(requests, format!("a clock of the table {}", self.name()))
     }
 
     fn send(

@@ -202,6 +202,14 @@ impl Director {
         self.send_all(&FromDirector::ClientGone { id, reason: reason.to_string() });
     }
 
+    /// Those of this name are there and do not take part: one that is wanted again comes as another.
+    pub(super) fn drop_clients(&mut self, name: &str, reason: &str) {
+        let is_of_name = |(_, client): &(&ClientId, &ClientState)| client.name == name;
+        let ids: Vec<ClientId> =
+            self.clients.iter().filter(is_of_name).map(|(id, _)| *id).collect();
+        ids.into_iter().for_each(|id| self.lose_client(id, reason));
+    }
+
     /// Lets servers go that hold nothing any more and wanted to leave.
     pub(super) fn let_go(&mut self) {
         let holds = |id: ServerId| self.tables.values().any(|table| table.is_held_by(id));

@@ -275,6 +275,27 @@ fn what_one_server_alone_held_is_lost_with_it_and_named() {
 }
 
 #[test]
+fn who_is_there_and_takes_no_part_is_dropped_by_name_and_may_come_again() {
+    let mut scene = Scene::new(1, 1);
+    scene.hear_new(ToDirector::JoinAsClient { version: VERSION, name: "x".into() });
+    scene.sent.clear();
+    let (client, reason) = ("w".to_string(), "it is not in the view".to_string());
+    scene.tell(Event::Dropped { client, reason });
+    let is_told = |(to, message): &(Connection, FromDirector)| {
+        let is_of_it = matches!(message, FromDirector::ClientGone { id, .. } if id.0 == 1);
+        is_of_it.then_some(to.0)
+    };
+    let told: BTreeSet<u64> = scene.sent.iter().filter_map(is_told).collect();
+    assert_eq!(told, BTreeSet::from([0, 1, 2]), "itself, the server and the other client");
+    assert_eq!(scene.closed, [Connection(0)]);
+    assert!(scene.has_said("w (client 1) does not take part any more: it is not in the view"));
+    scene.sent.clear();
+    scene.hear_new(ToDirector::JoinAsClient { version: VERSION, name: "w".into() });
+    let welcomed = |(_, message): &(Connection, FromDirector)| matches!(message, FromDirector::WelcomeClient { id } if id.0 == 3);
+    assert!(scene.sent.iter().any(welcomed));
+}
+
+#[test]
 fn clients_that_are_gone_are_told_as_runs() {
     let mut scene = Scene::new(1, 1);
     for _ in 0..50 {

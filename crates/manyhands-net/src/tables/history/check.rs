@@ -123,14 +123,6 @@ pub enum Violation {
         /// What it read.
         found: u64,
     },
-    /// The run is over, and grains of steps that workers took turns for never came.
-    #[error("{place}: grains are missing of {n_begun} steps at the end")]
-    GrainsMissing {
-        /// Where.
-        place: Place,
-        /// How many steps.
-        n_begun: u64,
-    },
     /// A step was read that cannot have been applied: not all of its grains are in what was read.
     #[error("{place}: {client} read {steps} steps at version {}, but of step {step} only {covered} of {n_grains} grains are there", found.0)]
     StepNotCovered {

@@ -47,6 +47,16 @@ pub enum Unproven {
         /// Shards of the last life.
         n_all: usize,
     },
+    /// Grains of steps that workers took turns for never came.
+    #[error(
+        "{place} lacks grains of {n_begun} steps at the end: either the run was broken off while they were on their way, or they were lost"
+    )]
+    GrainsMissing {
+        /// Where.
+        place: Place,
+        /// How many steps.
+        n_begun: u64,
+    },
 }
 
 /// Checks all lives of a history.
@@ -57,9 +67,11 @@ pub fn prove(recorded: &Recorded) -> Result<Proof, Unproven> {
         return Err(Unproven::Cut { n_records });
     }
     has_ended(last)?;
-    let mut violations: Vec<Violation> =
-        recorded.lives.iter().flat_map(|life| check(life)).collect();
-    violations.extend(missing_grains(last));
+    let violations: Vec<Violation> = recorded.lives.iter().flat_map(|life| check(life)).collect();
+    // A promise that is broken is told first.
+    if violations.is_empty() {
+        has_all_grains(last)?;
+    }
     let is_read = |record: &&Record| matches!(record, Record::Read { .. });
     Ok(Proof {
         n_records,
@@ -69,8 +81,8 @@ pub fn prove(recorded: &Recorded) -> Result<Proof, Unproven> {
     })
 }
 
-/// Of every shard the steps that are not whole, as whoever answered for it last says. Lives before the last may have been broken off.
-fn missing_grains(records: &[Record]) -> impl Iterator<Item = Violation> {
+/// No shard has steps that are not whole, as whoever answered for it last says. Lives before the last may have been broken off.
+fn has_all_grains(records: &[Record]) -> Result<(), Unproven> {
     let mut ends: BTreeMap<Place, ((Term, Version), u64)> = BTreeMap::new();
     for record in records {
         if let Record::End { place, term, version, n_begun, .. } = record {
@@ -80,9 +92,10 @@ fn missing_grains(records: &[Record]) -> impl Iterator<Item = Violation> {
             }
         }
     }
-    ends.into_iter()
-        .filter(|(_, (_, n_begun))| *n_begun > 0)
-        .map(|(place, (_, n_begun))| Violation::GrainsMissing { place, n_begun })
+    match ends.into_iter().find(|(_, (_, n_begun))| *n_begun > 0) {
+        Some((place, (_, n_begun))) => Err(Unproven::GrainsMissing { place, n_begun }),
+        None => Ok(()),
+    }
 }
 
 /// Every shard that was worked with has an end.

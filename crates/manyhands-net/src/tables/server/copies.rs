@@ -33,6 +33,13 @@ struct CopyState {
     is_told: bool,
 }
 
+impl CopyState {
+    /// Whether nothing is acknowledged before this copy has it.
+    fn is_required(&self) -> bool {
+        self.is_holder || self.has.is_some()
+    }
+}
+
 /// The copies of a shard.
 pub(super) struct Copies {
     place: Place,
@@ -125,20 +132,23 @@ impl Copies {
             self.log.clear();
             return;
         }
+        // A copy that is being filled comes to it late, and the worker, which has its acknowledgement by then, would have to keep what it shows.
+        let is_late = self.copies.values().any(|copy| copy.follows && !copy.is_required());
+        let body = body.map(|body| if is_late { body.held_here() } else { body.clone() });
         for (server, copy) in &self.copies {
             if copy.follows {
                 let (place, term, operation) = (self.place, self.term, operation.clone());
                 let message = Follow::Do { place, term, version, author, operation };
-                out.push(Action::ToCopy { server: *server, message, body: body.cloned() });
+                out.push(Action::ToCopy { server: *server, message, body: body.clone() });
             }
         }
-        let (operation, body) = (operation.clone(), body.cloned());
+        let operation = operation.clone();
         self.log.push_back(Entry { version, author, operation, body });
     }
 
     /// How far all holders are.
     pub(super) fn safe(&self, own: Version) -> Version {
-        let required = self.copies.values().filter(|copy| copy.is_holder || copy.has.is_some());
+        let required = self.copies.values().filter(|copy| copy.is_required());
         required.map(|copy| copy.has.unwrap_or_default()).fold(own, Version::min)
     }
 

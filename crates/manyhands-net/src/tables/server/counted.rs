@@ -32,7 +32,8 @@ impl Counted {
     /// Steps of which some grains are there and others are not, and those before them of which none is.
     pub(super) fn n_begun(&self) -> u64 {
         let n_whole = self.open.values().filter(|there| there[..] == WHOLE).count() as u64;
-        let end = self.open.last_key_value().map_or(self.n_over, |(last, _)| last + 1);
+        let end =
+            self.open.last_key_value().map_or(self.n_over, |(last, _)| last.saturating_add(1));
         end - self.n_over - n_whole
     }
 

@@ -7,7 +7,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use super::counted::Counted;
-use super::steps::{MOST_GRAINS, Part, Steps};
+use super::steps::{MOST_GRAINS, MOST_STEPS, Part, Steps};
 use super::sums::Sum;
 use crate::tables::clocks::Clocks;
 use crate::tables::error::TableError;
@@ -215,10 +215,14 @@ impl Kept {
         let is_bsp = self.opened.spec.consistency == Consistency::Bsp;
         match operation {
             Operation::Push { first, n, turn, packing, .. } if !is_bsp => {
-                if let Some(TurnOf { grains: [start, end], n_grains, .. }) = *turn
-                    && !(start < end && end <= n_grains && n_grains <= MOST_GRAINS)
+                if let Some(TurnOf { step, grains: [start, end], n_grains }) = *turn
+                    && !(start < end
+                        && end <= n_grains
+                        && n_grains <= MOST_GRAINS
+                        && step < MOST_STEPS)
                 {
-                    return Err(self.nonsense(worker, "a turn of grains that are none"));
+                    let what = "a turn of grains or of a step that cannot be";
+                    return Err(self.nonsense(worker, what));
                 }
                 self.check_values(*first, *n, body, worker, packing.is_finite)
             }

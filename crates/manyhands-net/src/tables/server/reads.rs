@@ -10,6 +10,7 @@ use crate::tables::error::TableError;
 use crate::tables::identity::{ClientId, Place, Version};
 use crate::tables::message::{Body, FromServer, MOST_BYTES, Until, Wanted, keys};
 use crate::tables::packing::pack_values;
+use crate::tables::spec::Consistency;
 use crate::tables::store::{Shard, StoreError};
 
 /// How often one who waits is told for whom.
@@ -139,6 +140,11 @@ fn waits_for(read: &Read, kept: &Kept) -> Option<Waited> {
     match read.until {
         Until::Now => None,
         Until::Clock { clock, bound } => {
+            // Nobody gets less than the table promises.
+            let bound = match kept.opened.spec.consistency {
+                Consistency::Ssp { staleness } => bound.min(staleness),
+                _ => bound,
+            };
             let (client, done) = kept.clocks.waits_for(read.client, clock, bound)?;
             let wanted = clock.saturating_sub(u64::from(bound));
             Some(Waited::Client { client, done, wanted })

@@ -16,6 +16,8 @@ use crate::tables::message::{Bits, Body};
 const AHEAD: u64 = 1;
 /// The most grains of a step: what somebody broken says of more is not cut into trees.
 pub(super) const MOST_GRAINS: usize = 1 << 20;
+/// Steps of a table are below this.
+pub(super) const MOST_STEPS: u64 = 1 << 62;
 
 /// A part of a step: the sum of some grains.
 #[derive(Clone, Debug, PartialEq)]

@@ -266,7 +266,7 @@ impl Dispatcher {
 }
 
 /// How many clocks a worker may miss, where bounds adapt, that is given a turn of one clock and stands at another. Clocks never go back: one that is further on than its turn, since
-/// that was taken from others, misses as much more, or it would wait for those who wait for it. (Fixed bounds allow for no turn so far back.)
+/// that was taken from others, misses as much more, or it would wait for those who wait for it. (Fixed bounds are promised: there it waits until the others have done what it is at.)
 pub(super) fn bound_at(bound: u64, of_turn: u64, clock: u64) -> u64 {
     bound.saturating_add(clock.saturating_sub(of_turn))
 }

@@ -47,7 +47,7 @@ const STATE: Duration = Duration::from_secs(600);
 pub(in crate::cluster) struct TablesOfDriver {
     pub(super) job: JobTable,
     network: Arc<dyn Network>,
-    pub(super) director: Arc<DirectorProcess>,
+    pub(in crate::cluster) director: Arc<DirectorProcess>,
     client: Arc<OnceLock<Client>>,
     /// The names of the tensors of a state, in their order.
     order: Vec<String>,

@@ -138,6 +138,11 @@ impl TableAtHand {
         self.foresight.forget();
     }
 
+    /// Lets go of values that were pulled.
+    pub(in crate::cluster) fn forget_values(&mut self) {
+        self.values = None;
+    }
+
     /// The servers took it for lost: it comes back as another, and its turn is given again.
     pub(super) fn unknown(&mut self) -> Halt {
         self.leave();
@@ -275,8 +280,7 @@ impl TableAtHand {
         // A large model takes its time on a slow link, so nobody but the coordinator ends the wait.
         let gives_up = || is_set(stop);
         // Nobody counts a step that can still be lost. Rows themselves come when grains need them.
-        let steps = client.rows.iter().map(|table| table.await_steps(number));
-        let steps = steps.collect::<Result<Vec<_>, _>>()?;
+        let steps: Vec<_> = client.rows.iter().map(|table| table.await_steps(number)).collect();
         if let Some(table) = &client.dense {
             let pulled = table.pull_values_at(number, 0..self.job.layout.n_elements as u64);
             match pulled.and_then(|pull| pull.wait_watching(|_| gives_up())) {

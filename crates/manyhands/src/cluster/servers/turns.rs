@@ -100,8 +100,6 @@ impl Plane<'_> {
         // What the servers have is told, whatever ended the turns: nobody need do it again.
         if let (Err(_), Some(job)) = (&ended, &mut self.job) {
             let _ = job.tell_brought(&mut bringing, stop);
-            // Values that nobody will use are not kept from the servers.
-            job.table.iter_mut().for_each(|table| table.values = None);
         }
         ended
     }
