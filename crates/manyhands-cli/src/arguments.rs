@@ -333,6 +333,7 @@ pub(crate) enum Bench {
 /// Workers sleep three quarters of the time, a straggler two thirds of its time more, so that few cores hold four of them. One line for each case (no straggler, one
 /// always, one after the other, in bursts) and setting (bsp with equal shares, ssp 1 to 16, adaptive, async): seconds, also relative to bsp, the share of the time in which workers
 /// waited, and what was reached. With a target also the seconds until it was reached, known from glimpses of the model that are measured when the run is over.
+/// What the job says under `[distribute]` is left out: `--set distribute.replication=1` and the like are kept.
 /// Without a job, the two networks of examples/fashion.toml and examples/fashion_cnn.toml are measured: call it in the folder that holds `examples`.
 #[derive(Args)]
 pub(crate) struct BenchConsistency {

@@ -308,8 +308,8 @@ fn cut(title: &str) -> String {
     }
 }
 
-/// Three or four digits, for the legend.
-fn short(value: f64) -> String {
+/// Three or four digits of a number.
+pub(crate) fn short(value: f64) -> String {
     match value.abs() {
         size if size != 0.0 && !(1e-3..1e5).contains(&size) => format!("{value:.2e}"),
         size if size >= 100.0 => format!("{value:.0}"),

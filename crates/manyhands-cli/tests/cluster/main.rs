@@ -16,6 +16,7 @@ mod links;
 mod mesh_faults;
 mod meshes;
 mod pairs;
+mod passage;
 mod points;
 mod reading;
 mod rows;

@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::fleet::{Fleet, PATIENCE, assert_calm, assert_done_once, ledger, long_scene};
+use crate::fleet::{
+    Fleet, PATIENCE, assert_calm, assert_done_once, ledger, long_scene, scene_for_newcomers,
+};
+use crate::passage::Passage;
 use crate::scene::{JOB, Scene, table};
 
 /// Asks for parameters on so many servers, all that can be.
@@ -351,6 +354,34 @@ fn a_frozen_worker_holds_nobody_up_where_workers_take_turns() {
     assert_eq!(fleet.wait("driver"), 0, "{}", fleet.words());
     assert!(fleet.said("driver").contains("2 workers from step"), "{}", fleet.words());
     fleet.signal("w1", "CONT");
+}
+
+#[test]
+fn a_worker_that_is_cut_off_from_the_coordinator_alone_holds_nobody_up() {
+    for keys in ["consistency = \"ssp\"\nstaleness = 2\n", "consistency = \"adaptive\"\n"] {
+        let scene = scene_for_newcomers();
+        distribute(&scene, &format!("servers = 1\n{keys}"));
+        let mut fleet = Fleet::start(&scene, 2);
+        let passage = Passage::to(&fleet.address);
+        let join = ["worker", "--join", &passage.address, "--secret", "secret", "--name", "far"];
+        fleet.process("far", &[&join[..], &["--threads", "1"]].concat());
+        fleet.server("s0");
+        fleet.wait_for_members(3);
+        fleet.train("out", &[]);
+        fleet.wait_for_steps(20);
+        // The driver and the server hear of it as before.
+        passage.hold(true);
+        fleet.wait_for("a view without it", |status| {
+            let members = status["members"].as_array().unwrap();
+            members.iter().filter(|one| one["is_in_view"] == true).count() == 2
+        });
+        fleet.wait_for_steps(200);
+        let said = fleet.said("driver");
+        assert!(said.contains("far (client"), "{said}");
+        passage.hold(false);
+        assert_eq!(fleet.wait("driver"), 0, "{}", fleet.words());
+        assert_done_once(&scene, "out");
+    }
 }
 
 #[test]

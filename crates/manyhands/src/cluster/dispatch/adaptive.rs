@@ -3,10 +3,10 @@
 //! Who waits may drift further; who does not is drawn back, since what is learned from old parameters is worth less. Nobody drifts beyond
 //! [`MOST_BOUND`]: so often at least the slowest contributes. Where the loss rises, all are drawn back at once. Between the two ends lie BSP (a bound of 0) and asynchronous training.
 
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use super::{Decision, Worker, WorkerNumber};
+use crate::curve::short;
 
 /// The bound that a worker begins with.
 pub(super) const FIRST_BOUND: u64 = 4;
@@ -56,9 +56,13 @@ impl Adaptive {
         self.lowest = Some(lowest);
         if self.n_steps >= FIRST_STEPS && mean > RISEN * lowest {
             self.lowest = Some(mean);
-            workers.values_mut().for_each(|worker| worker.bound /= 2);
+            for worker in workers.values_mut() {
+                worker.bound /= 2;
+                worker.told_bound = worker.bound;
+            }
+            let (lowest, mean) = (short(lowest), short(mean));
             let sentence = format!(
-                "the loss rose from {lowest:.4} to {mean:.4}: all workers are held closer together, their bounds are halved"
+                "the loss rose from {lowest} to {mean}: all workers are held closer together, their bounds are halved"
             );
             return vec![Decision { worker: None, sentence }];
         }
@@ -86,16 +90,21 @@ impl Adaptive {
             *calm = 0;
             worker.bound = before.saturating_sub(1);
         }
-        let after = worker.bound;
+        // Who stands at an edge goes back and forth by one: a sentence for each would tell nothing.
+        let (before, after) = (worker.told_bound, worker.bound);
+        if after < 2 * before.max(1) && before < 2 * after.max(1) {
+            return None;
+        }
+        worker.told_bound = after;
         let percent = 100.0 * share;
-        let sentence = match after.cmp(&before) {
-            Ordering::Greater => format!(
+        let sentence = if after > before {
+            format!(
                 "waited {percent:.0} % of its time: it may be {after} steps ahead of the slowest, not {before}"
-            ),
-            Ordering::Less => format!(
+            )
+        } else {
+            format!(
                 "hardly waits: it may be {after} steps ahead of the slowest, not {before}, and misses less"
-            ),
-            Ordering::Equal => return None,
+            )
         };
         Some(Decision { worker: Some(number), sentence })
     }

@@ -75,6 +75,8 @@ struct Worker {
     n_turns: u32,
     /// Its bound, where bounds adapt.
     bound: u64,
+    /// The bound that was told last.
+    told_bound: u64,
     /// Seconds of work and of waiting since there was a last look.
     worked: f64,
     waited: f64,
@@ -105,6 +107,7 @@ impl Dispatcher {
             seconds_per_grain: None,
             n_turns: 0,
             bound: adaptive::FIRST_BOUND,
+            told_bound: adaptive::FIRST_BOUND,
             worked: 0.0,
             waited: 0.0,
         };

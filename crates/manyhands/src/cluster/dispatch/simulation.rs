@@ -186,7 +186,7 @@ fn a_loss_that_rises_draws_all_together() {
         let done = do_turn(&mut dispatcher, step as f64 + 1.0, WorkerNumber(1), loss);
         sentences.extend(done.decisions.into_iter().map(|one| one.sentence));
     }
-    assert!(sentences.iter().any(|one| one.starts_with("the loss rose from 1.0000 to ")));
+    assert!(sentences.iter().any(|one| one.starts_with("the loss rose from 1.000 to ")));
 }
 
 #[test]
