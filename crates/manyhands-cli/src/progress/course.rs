@@ -56,9 +56,11 @@ impl Course {
     /// Takes in an event; returns an epoch when all is known about it.
     pub(crate) fn take(&mut self, event: &Event) -> Option<EpochDone> {
         match event {
+            // Also where a run goes on from its last checkpoint: its seconds begin anew, and steps are done again.
             Event::Planned(planned) => {
-                self.planned = Some((*planned).clone());
-                None
+                let late = self.waiting.take();
+                *self = Course { planned: Some((*planned).clone()), ..Course::default() };
+                late
             }
             Event::Step(step) => self.take_step(step),
             Event::Evaluated(evaluated) => self.take_evaluated(evaluated),

@@ -222,11 +222,31 @@ impl Drop for Lender<'_> {
 }
 
 /// Memory that waits to be used again.
-static POOL: Mutex<Pool> = Mutex::new(Pool { kept: Vec::new(), n_bytes: 0 });
+static POOL: Mutex<Pool> = Mutex::new(Pool { kept: Vec::new(), n_bytes: 0, n_out: 0, most_out: 0 });
 
 struct Pool {
     kept: Vec<Vec<u8>>,
     n_bytes: usize,
+    /// Bytes that were given out and did not come back, and the most that these ever were: more is never needed. Bodies that somebody else made come here too, and would fill the pool
+    /// up with what nobody takes.
+    n_out: usize,
+    most_out: usize,
+}
+
+impl Pool {
+    fn give_out(&mut self, n_bytes: usize) {
+        self.n_out += n_bytes;
+        self.most_out = self.most_out.max(self.n_out);
+    }
+
+    fn take_back(&mut self, memory: Vec<u8>) {
+        let n_bytes = memory.capacity();
+        self.n_out = self.n_out.saturating_sub(n_bytes);
+        if self.n_bytes + n_bytes <= MOST_KEPT.min(self.most_out) {
+            self.n_bytes += n_bytes;
+            self.kept.push(memory);
+        }
+    }
 }
 
 fn pool() -> MutexGuard<'static, Pool> {
@@ -240,15 +260,11 @@ impl Drop for Kept {
         if capacity < SMALLEST {
             return;
         }
-        let mut pool = pool();
-        if pool.n_bytes + capacity <= MOST_KEPT {
-            pool.n_bytes += capacity;
-            pool.kept.push(memory);
-        }
+        pool().take_back(memory);
     }
 }
 
-/// Memory for so many bytes, with whatever is in it: a length below that may have been used before.
+/// Memory for so many bytes, with whatever is in it: a length below that may have been used before. None where there is none, and new memory is to be taken.
 fn taken(n: usize) -> Option<Vec<u8>> {
     if n < SMALLEST {
         return None;
@@ -256,9 +272,13 @@ fn taken(n: usize) -> Option<Vec<u8>> {
     let mut pool = pool();
     // Not far more than is needed, or small bodies would sit on the memory of large ones.
     let fits = |memory: &&Vec<u8>| (n..=4 * n).contains(&memory.capacity());
-    let best = pool.kept.iter().filter(fits).map(Vec::capacity).min()?;
+    let Some(best) = pool.kept.iter().filter(fits).map(Vec::capacity).min() else {
+        pool.give_out(n);
+        return None;
+    };
     let idx = pool.kept.iter().rposition(|memory| memory.capacity() == best)?;
     pool.n_bytes -= best;
+    pool.give_out(best);
     Some(pool.kept.swap_remove(idx))
 }
 
@@ -296,6 +316,15 @@ mod tests {
         assert_eq!(again.len(), bytes.len() - 1);
         again.fill(7);
         assert!(empty(bytes.len()).is_empty());
+    }
+
+    #[test]
+    fn the_pool_keeps_no_more_than_was_out_at_a_time() {
+        let mut pool = Pool { kept: Vec::new(), n_bytes: 0, n_out: 0, most_out: 0 };
+        pool.give_out(3000);
+        let of_others = || Vec::with_capacity(1000);
+        (0..9).for_each(|_| pool.take_back(of_others()));
+        assert_eq!((pool.kept.len(), pool.n_bytes, pool.n_out), (3, 3000, 0));
     }
 
     #[test]

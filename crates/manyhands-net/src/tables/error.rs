@@ -190,7 +190,7 @@ pub enum TableError {
     },
     /// All holders of a shard are gone.
     #[error(
-        "{shard} of the table {table} was lost with {server}: nobody else held it (replication = {replication})"
+        "shard {shard} of the table {table} was lost with {server}: nobody else held it (replication = {replication})"
     )]
     LostShard {
         /// Which.

@@ -37,7 +37,7 @@ impl Turns {
     }
 
     pub(super) fn submit(&mut self, step: u64, n_grains: usize) {
-        self.dispatcher.submit(step, n_grains);
+        self.dispatcher.submit(self.now(), step, n_grains);
         self.give();
     }
 

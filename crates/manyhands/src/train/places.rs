@@ -35,7 +35,7 @@ impl<'a> Run<'a> {
         let strategy = self.job.distribute.strategy;
         if matches!(strategy, Strategy::Local | Strategy::ParameterServer) {
             self.warn(&format!(
-                "the strategy `{}` is for several processes: within one, gradients are summed at every step",
+                "the strategy `{}` is for several processes: within one, gradients are summed at every step (`--processes` starts some here, `--cluster` finds others)",
                 strategy.word()
             ));
         }

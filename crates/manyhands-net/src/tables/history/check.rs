@@ -263,7 +263,57 @@ fn check_end(place: Place, shard: &Shard<'_>, violations: &mut Vec<Violation>) {
     }
 }
 
+/// What reads of a shard are looked up in: there are as many reads as writes, and to go through all of these for each would take hours.
+#[derive(Default)]
+struct Index {
+    /// Of each author its pushes by clock, each with the newest version of those up to it.
+    pushes: BTreeMap<ClientId, Vec<(u64, Version)>>,
+    /// Of each step how many grains it has, and its parts.
+    steps: BTreeMap<u64, (usize, Vec<(Version, [usize; 2])>)>,
+    /// Those that are known, in order.
+    versions: Vec<Version>,
+}
+
+impl Index {
+    fn new(shard: &Shard<'_>) -> Index {
+        let mut index = Index::default();
+        for (&(author, _), &(version, what)) in &shard.writes {
+            index.versions.push(version);
+            match *what {
+                Write::Push { clock } => {
+                    index.pushes.entry(author).or_default().push((clock, version));
+                }
+                Write::Part { step, grains, n_grains } => {
+                    let (n, parts) = index.steps.entry(step).or_default();
+                    *n = n_grains;
+                    parts.push((version, grains));
+                }
+                _ => {}
+            }
+        }
+        index.versions.retain(|version| version.0 > 0);
+        index.versions.sort_unstable();
+        index.versions.dedup();
+        for pushes in index.pushes.values_mut() {
+            pushes.sort_unstable();
+            let mut newest = Version(0);
+            for (_, version) in pushes {
+                newest = newest.max(*version);
+                *version = newest;
+            }
+        }
+        index
+    }
+
+    /// The newest version of an author's pushes of clocks before one.
+    fn newest_before(pushes: &[(u64, Version)], before: u64) -> Version {
+        let n = pushes.partition_point(|(clock, _)| *clock < before);
+        n.checked_sub(1).map_or(Version(0), |last| pushes[last].1)
+    }
+}
+
 fn check_reads(place: Place, shard: &Shard<'_>, found: &mut Vec<Violation>) {
+    let index = Index::new(shard);
     let mut last: BTreeMap<ClientId, Version> = BTreeMap::new();
     for read in &shard.reads {
         let &Read { client, version, .. } = read;
@@ -281,9 +331,15 @@ fn check_reads(place: Place, shard: &Shard<'_>, found: &mut Vec<Violation>) {
         match read.until {
             Until::Now => {}
             Until::Clock { clock, bound } => {
-                check_staleness(place, shard, read, (clock, bound), found);
+                let before = clock.saturating_sub(u64::from(bound));
+                let misses = |(author, pushes): (&ClientId, &Vec<(u64, Version)>)| {
+                    *author != client && Index::newest_before(pushes, before) > version
+                };
+                if index.pushes.iter().any(misses) {
+                    check_staleness(place, shard, read, (clock, bound), found);
+                }
             }
-            Until::Steps { n } => check_steps(place, shard, read, n, found),
+            Until::Steps { n } => check_steps(place, &index, read, n, found),
         }
     }
 }
@@ -319,34 +375,19 @@ fn check_staleness(
 }
 
 /// A read of n steps has n steps, and what it has of the order covers the last of them.
-fn check_steps(
-    place: Place,
-    shard: &Shard<'_>,
-    read: &Read,
-    asked: u64,
-    found: &mut Vec<Violation>,
-) {
+fn check_steps(place: Place, index: &Index, read: &Read, asked: u64, found: &mut Vec<Violation>) {
     let &Read { client, version, steps, .. } = read;
     if steps != asked {
         found.push(Violation::WrongStep { place, client, asked, found: steps });
         return;
     }
     let Some(step) = steps.checked_sub(1) else { return };
-    let mut grains = BTreeSet::new();
-    let mut n_grains = 0;
-    for (part_version, what) in shard.writes.values() {
-        if let Write::Part { step: of_step, grains: [start, end], n_grains: n } = what
-            && *of_step == step
-        {
-            n_grains = *n;
-            if *part_version <= version {
-                grains.extend(*start..*end);
-            }
-        }
-    }
+    let Some((n_grains, parts)) = index.steps.get(&step) else { return };
+    let there = parts.iter().filter(|(of_part, _)| *of_part <= version);
+    let grains: BTreeSet<usize> = there.flat_map(|(_, [start, end])| *start..*end).collect();
     // Where something in the order is in no history (its author was lost before it heard of it), nothing can be said.
-    let known: BTreeSet<Version> = shard.writes.values().map(|(version, _)| *version).collect();
-    let n_known = known.range(Version(1)..=version).count() as u64;
+    let n_known = index.versions.partition_point(|known| *known <= version) as u64;
+    let n_grains = *n_grains;
     if n_known == version.0 && n_grains > 0 && grains.len() < n_grains {
         let covered = grains.len();
         found.push(Violation::StepNotCovered {

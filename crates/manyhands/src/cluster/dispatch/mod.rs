@@ -89,7 +89,11 @@ impl Dispatcher {
     }
 
     /// There is a step to be done.
-    pub(super) fn submit(&mut self, step: u64, n_grains: usize) {
+    pub(super) fn submit(&mut self, now: f64, step: u64, n_grains: usize) {
+        // Where there was nothing to do for anybody, such as between two epochs, nobody waited for another.
+        if self.steps.is_empty() {
+            self.workers.values_mut().for_each(|worker| worker.idle_since = now);
+        }
         let left = match self.drift {
             Drift::Bounded(_) => equal_shares(n_grains, self.workers.keys()),
             Drift::Unbounded | Drift::Adaptive => vec![(None, 0..n_grains)],

@@ -69,7 +69,7 @@ fn simulate(drift: Drift, slowed: Slowed) -> Outcome {
     let mut n_grains_done = 0;
     while oldest < N_STEPS {
         while submitted < N_STEPS && submitted < oldest + DEPTH {
-            dispatcher.submit(submitted, N_GRAINS);
+            dispatcher.submit(now, submitted, N_GRAINS);
             submitted += 1;
         }
         for (number, turn) in dispatcher.give(now) {
@@ -180,7 +180,7 @@ fn a_loss_that_rises_draws_all_together() {
     dispatcher.join(0.0, WorkerNumber(1));
     let mut sentences = Vec::new();
     for step in 0..200 {
-        dispatcher.submit(step, 1);
+        dispatcher.submit(step as f64, step, 1);
         assert_eq!(dispatcher.give(step as f64).len(), 1);
         let loss = if step < 100 { 1.0 } else { 9.0 };
         let done = do_turn(&mut dispatcher, step as f64 + 1.0, WorkerNumber(1), loss);
@@ -196,7 +196,7 @@ fn what_a_lost_worker_had_is_done_by_others() {
         let [one, other] = [1, 2].map(WorkerNumber);
         dispatcher.join(0.0, one);
         dispatcher.join(0.0, other);
-        dispatcher.submit(7, 4);
+        dispatcher.submit(0.0, 7, 4);
         assert_eq!(dispatcher.give(0.0).len(), 2);
         dispatcher.lose(one);
         let mut step = None;
@@ -213,7 +213,7 @@ fn a_small_rest_goes_along_with_the_turn_before_it() {
     let turns = |n_workers: u64, n_grains| {
         let mut dispatcher = Dispatcher::new(Drift::Unbounded);
         (0..n_workers).for_each(|number| dispatcher.join(0.0, WorkerNumber(number)));
-        dispatcher.submit(1, n_grains);
+        dispatcher.submit(0.0, 1, n_grains);
         let given = dispatcher.give(0.0).into_iter();
         given.map(|(_, turn)| turn.grains.len()).collect::<Vec<_>>()
     };
@@ -229,8 +229,8 @@ fn who_has_no_turn_stands_where_the_next_would_be() {
     let mut dispatcher = Dispatcher::new(Drift::Unbounded);
     let [one, other] = [1, 2].map(WorkerNumber);
     dispatcher.join(0.0, one);
-    dispatcher.submit(3, 1);
-    dispatcher.submit(4, 1);
+    dispatcher.submit(0.0, 3, 1);
+    dispatcher.submit(0.0, 4, 1);
     dispatcher.give(0.0);
     dispatcher.join(0.0, other);
     assert_eq!(dispatcher.clock_of_idle(other), Some(4));
@@ -262,7 +262,7 @@ mod comings_and_goings {
         ) {
             let mut dispatcher = Dispatcher::new(drift);
             let mut given = BTreeMap::new();
-            (1..=4).for_each(|step| dispatcher.submit(step, N_GRAINS));
+            (1..=4).for_each(|step| dispatcher.submit(0.0, step, N_GRAINS));
             for (what, number) in happenings {
                 let worker = WorkerNumber(number);
                 match what {
@@ -326,7 +326,7 @@ mod comings_and_goings {
         fn new(drift: Drift) -> World {
             let mut dispatcher = Dispatcher::new(drift);
             (0..3).for_each(|number| dispatcher.join(0.0, WorkerNumber(number)));
-            (1..=60).for_each(|step| dispatcher.submit(step, N_GRAINS));
+            (1..=60).for_each(|step| dispatcher.submit(0.0, step, N_GRAINS));
             let workers = Default::default();
             World { dispatcher, workers, now: 0.0, n_changes: 4, stalled: 0 }
         }

@@ -78,9 +78,20 @@ impl TablesOfDriver {
             _ => {
                 let layout = place_all(&first.program, divisor)?;
                 let n = layout.parameters.len() + rows.rows.len();
-                let mut sentence = format!(
-                    "all {n} parameters live on servers: workers do not wait for each other"
-                );
+                let waits = match plan.consistency {
+                    Consistency::Ssp => {
+                        format!(
+                            "workers wait for those who are more than {} steps behind",
+                            plan.staleness
+                        )
+                    }
+                    Consistency::Adaptive => {
+                        "how far workers may run ahead of each other follows what is measured"
+                            .to_string()
+                    }
+                    _ => "workers do not wait for each other".to_string(),
+                };
+                let mut sentence = format!("all {n} parameters live on servers: {waits}");
                 rows.sentences.iter().for_each(|one| sentence.push_str(&format!("; {one}")));
                 Placed { layout: Some(layout), sentence }
             }

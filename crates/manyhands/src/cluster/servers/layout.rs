@@ -137,6 +137,9 @@ pub(in crate::cluster) fn place(
     mut divisor: Option<String>,
 ) -> Result<Placed, Error> {
     let step = split_grains(program)?.step;
+    if let OnServers::Names(patterns) = wanted {
+        check_names(program, patterns, rows)?;
+    }
     let (mut candidates, mut refused) = (Vec::new(), Vec::new());
     for (name, role, value) in program.parameters().filter(|(_, role, _)| *role != Role::Slot) {
         let is_named = match wanted {
@@ -153,10 +156,8 @@ pub(in crate::cluster) fn place(
         }
     }
     let has_none = candidates.is_empty() && rows.rows.is_empty();
-    if let (OnServers::Names(patterns), true) = (wanted, has_none) {
-        let reason = refused.first().or(rows.sentences.first()).cloned();
-        let reason =
-            reason.unwrap_or_else(|| format!("no parameter is named {}", patterns.join(", ")));
+    if let (OnServers::Names(_), true) = (wanted, has_none) {
+        let reason = refused.first().or(rows.sentences.first()).cloned().unwrap_or_default();
         return Err(Error::NothingOnServers { reason });
     }
     let largest = candidates.iter().map(|one| one.n_elements).max().unwrap_or(0);
@@ -169,6 +170,22 @@ pub(in crate::cluster) fn place(
     let sentence = sentence(&candidates, n_small, &refused, &rows.sentences);
     let layout = divisor.filter(|_| !candidates.is_empty() || !rows.rows.is_empty());
     Ok(Placed { layout: layout.map(|divisor| lay_out(candidates, divisor)), sentence })
+}
+
+/// So many names are told where one is not known.
+const NAMES_TOLD: usize = 12;
+
+/// Every pattern names something: one that does not is misspelled.
+fn check_names(program: &Program, patterns: &[String], rows: &PlacedRows) -> Result<(), Error> {
+    let known = || program.parameters().filter(|(_, role, _)| *role != Role::Slot);
+    let of_rows = || rows.rows.iter().map(|one| one.name.as_str());
+    let names: Vec<&str> = known().map(|(name, ..)| name).chain(of_rows()).collect();
+    let is_unknown = |pattern: &&String| !names.iter().any(|name| matches(pattern, name));
+    let Some(unknown) = patterns.iter().find(is_unknown) else { return Ok(()) };
+    let more = if names.len() > NAMES_TOLD { ", ..." } else { "" };
+    let told = names[..names.len().min(NAMES_TOLD)].join(", ");
+    let reason = format!("no parameter is named {unknown}; there are {told}{more}");
+    Err(Error::NothingOnServers { reason })
 }
 
 /// The update of a parameter that servers can do, or why they cannot.
@@ -304,7 +321,7 @@ mod tests {
     #[test]
     fn a_name_that_is_none_is_told() {
         let error = placed(&adam(), &OnServers::Names(vec!["embed*".to_string()])).err().unwrap();
-        assert!(error.to_string().ends_with("no parameter is named embed*"), "{error}");
+        assert!(error.to_string().contains("no parameter is named embed*; there are "), "{error}");
         let named = placed(&adam(), &OnServers::Names(vec!["b*".to_string()])).unwrap();
         assert_eq!(names(&named.layout.unwrap()), ["bias"]);
     }
