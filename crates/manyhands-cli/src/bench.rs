@@ -311,6 +311,9 @@ fn fill(settings: &table_measure::Settings, json: bool) -> Result<(), Failure> {
     ))
 }
 
+/// The largest dense table that is measured.
+const MOST_TABLE_BYTES: usize = 16 << 30;
+
 /// What cannot be measured is refused, not rounded to what can.
 fn check_tables(arguments: &BenchTables) -> Result<(), Failure> {
     let BenchTables { servers, workers, replication, keys, width, rounds, bytes, .. } = *arguments;
@@ -331,8 +334,10 @@ fn check_tables(arguments: &BenchTables) -> Result<(), Failure> {
     if arguments.rows == 0 {
         return refused("--rows 0: it must be at least 1".to_string());
     }
-    if bytes < 4 {
-        return refused(format!("--bytes {bytes}: it must be at least 4, one number"));
+    if !(4..=MOST_TABLE_BYTES).contains(&bytes) {
+        return refused(format!(
+            "--bytes {bytes}: it must be from 4, one number, to {MOST_TABLE_BYTES}"
+        ));
     }
     if replication > servers {
         return refused(format!(

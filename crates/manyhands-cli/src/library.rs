@@ -82,6 +82,9 @@ pub(crate) fn consistency_bench(
         .map_err(|error| Failure { class: Class::Job, error: error.into() })
 }
 
+/// The most servers that are started on one machine.
+const MOST_SERVERS_HERE: usize = 64;
+
 /// Trains on this machine, or where it is said.
 fn run_on(
     mut trainer: Trainer,
@@ -113,6 +116,12 @@ fn run_on(
     let threads = threads.unwrap_or((n_cores / n_workers).max(1));
     let route = route(machine.transport);
     let n_servers = trainer.n_servers();
+    if n_servers > MOST_SERVERS_HERE {
+        let sentence = format!(
+            "distribute.servers = {n_servers}: at most {MOST_SERVERS_HERE} are started on one machine; on a cluster (`--cluster`) there may be more"
+        );
+        return Err(Failure::new(Class::Job, sentence));
+    }
     let workers =
         LocalWorkers { n_workers, n_servers, threads, program: None, route, stragglers: None };
     let cluster = LocalCluster::start(&workers)?;

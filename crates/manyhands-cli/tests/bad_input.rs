@@ -419,9 +419,13 @@ fn measurements_of_nothing_are_refused() {
         check(&tables([option, "0"]), &[option, "0: it must be from 1 to"]);
     }
     check(&tables(["--rows", "0"]), &["--rows 0: it must be at least 1"]);
-    check(&tables(["--bytes", "3"]), &["--bytes 3: it must be at least 4"]);
+    check(&tables(["--bytes", "3"]), &["--bytes 3: it must be from 4, one number, to "]);
+    check(&tables(["--bytes", "18446744073709551615"]), &["it must be from 4, one number, to "]);
     let twice = ["bench", "tables", "--servers", "1", "--replication", "2"];
     check(&twice, &["--replication 2: there are 1 servers"]);
+    let on_servers = "distribute={strategy=\"parameter_server\", servers=1000}";
+    let many = ["train", "job.toml", "--processes", "--set", on_servers];
+    check(&many, &["distribute.servers = 1000: at most 64 are started on one machine"]);
     let none = ["bench", "consistency", "job.toml"];
     scene.edit("job.toml", &[("validation = 0.1\n", "")]);
     check(&none, &["no validation data", "`data.validation = 0.1`"]);

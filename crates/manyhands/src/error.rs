@@ -229,7 +229,7 @@ pub enum Error {
     MissingParameter { name: String },
     #[error(
         "the loss of step {step} is not a finite number; {place}. Try a smaller rate (it was {rate:.3e}), `train.clip = \
-         {{ global_norm = 1.0 }}`, `train.warm_up`, or look at the data for extreme values"
+         {{ global_norm = 1.0 }}` (`{{ value = 1.0 }}` where workers do not wait for each other), `train.warm_up`, or look at the data for extreme values"
     )]
     NotFinite { step: usize, place: String, rate: f64 },
     #[error(

@@ -352,7 +352,7 @@ fn a_frozen_worker_holds_nobody_up_where_workers_take_turns() {
     fleet.signal("w1", "STOP");
     // Its link stays open, and it never says that its turn is done.
     assert_eq!(fleet.wait("driver"), 0, "{}", fleet.words());
-    assert!(fleet.said("driver").contains("2 workers from step"), "{}", fleet.words());
+    assert!(fleet.said("driver").contains("2 workers: worker w1"), "{}", fleet.words());
     fleet.signal("w1", "CONT");
 }
 

@@ -556,10 +556,10 @@ fn follow(shared: &Shared, action: Action) {
             table.mesh.iter_mut().for_each(|mesh| mesh.begin_view(view, some_leave));
             let names: Vec<String> = members.into_iter().map(|seat| seat.name).collect();
             let workers = if names.len() == 1 { "worker" } else { "workers" };
-            // In a mesh their own steps mean nothing.
-            let from = match table.mesh {
-                Some(_) => String::new(),
-                None => format!(" from step {steps}"),
+            // In a mesh their own steps mean nothing, and where they take turns they have none.
+            let from = match table.mesh.is_some() || table.turns.is_some() {
+                true => String::new(),
+                false => format!(" from step {steps}"),
             };
             let sentence = format!("{} {workers}{from}: {reason}", names.len());
             table.news.push_back(sentence);

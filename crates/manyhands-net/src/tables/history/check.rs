@@ -268,10 +268,16 @@ fn check_end(place: Place, shard: &Shard<'_>, violations: &mut Vec<Violation>) {
 struct Index {
     /// Of each author its pushes by clock, each with the newest version of those up to it.
     pushes: BTreeMap<ClientId, Vec<(u64, Version)>>,
-    /// Of each step how many grains it has, and its parts.
-    steps: BTreeMap<u64, (usize, Vec<(Version, [usize; 2])>)>,
+    steps: BTreeMap<u64, StepParts>,
     /// Those that are known, in order.
     versions: Vec<Version>,
+}
+
+/// What was pushed of a step: the grains of each part.
+#[derive(Default)]
+struct StepParts {
+    n_grains: usize,
+    parts: Vec<(Version, [usize; 2])>,
 }
 
 impl Index {
@@ -284,9 +290,9 @@ impl Index {
                     index.pushes.entry(author).or_default().push((clock, version));
                 }
                 Write::Part { step, grains, n_grains } => {
-                    let (n, parts) = index.steps.entry(step).or_default();
-                    *n = n_grains;
-                    parts.push((version, grains));
+                    let of_step = index.steps.entry(step).or_default();
+                    of_step.n_grains = n_grains;
+                    of_step.parts.push((version, grains));
                 }
                 _ => {}
             }
@@ -382,12 +388,11 @@ fn check_steps(place: Place, index: &Index, read: &Read, asked: u64, found: &mut
         return;
     }
     let Some(step) = steps.checked_sub(1) else { return };
-    let Some((n_grains, parts)) = index.steps.get(&step) else { return };
+    let Some(&StepParts { n_grains, ref parts }) = index.steps.get(&step) else { return };
     let there = parts.iter().filter(|(of_part, _)| *of_part <= version);
     let grains: BTreeSet<usize> = there.flat_map(|(_, [start, end])| *start..*end).collect();
     // Where something in the order is in no history (its author was lost before it heard of it), nothing can be said.
     let n_known = index.versions.partition_point(|known| *known <= version) as u64;
-    let n_grains = *n_grains;
     if n_known == version.0 && n_grains > 0 && grains.len() < n_grains {
         let covered = grains.len();
         found.push(Violation::StepNotCovered {
