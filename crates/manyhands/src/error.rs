@@ -164,9 +164,9 @@ pub enum Error {
         /// Why.
         reason: String,
     },
-    /// The user stopped a run that waited for workers.
+    /// The user stopped a run that waited for workers, or for servers.
     #[error(
-        "stopped after step {step} while no worker was there; `manyhands resume {}` goes on from the last checkpoint, if there is one",
+        "stopped after step {step}, since nobody did the next one; `manyhands resume {}` goes on from the last checkpoint, if there is one",
         folder.display()
     )]
     StoppedWithoutWorkers {

@@ -95,6 +95,8 @@ pub struct ServerStatus {
     pub n_held: usize,
     /// Whether it is about to leave.
     pub is_leaving: bool,
+    /// How long nothing was heard of it, as of the last look.
+    pub silent_for: Duration,
 }
 
 /// The director of tables.
@@ -177,6 +179,7 @@ impl Director {
                 n_first: holdings().filter(|holding| holding.first() == Some(*id)).count(),
                 n_held: holdings().filter(|holding| holding.holders.contains(id)).count(),
                 is_leaving: server.is_leaving,
+                silent_for: server.arrivals.silent_for(self.looked),
             }
         };
         self.servers.iter().map(status).collect()

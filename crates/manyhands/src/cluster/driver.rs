@@ -26,6 +26,7 @@ use super::pace::Pace;
 use super::programs::{DriverPlan, ServersPlan, grain_counts, n_members, programs};
 use super::servers::{ServerTraffic, TablesOfDriver};
 use super::serving::{KEPT, accept};
+use super::standstill::{Standstill, sentence};
 use super::table::{Shared, Table};
 use super::turns::Turns;
 use super::words::{Programs, Work};
@@ -73,6 +74,8 @@ pub(crate) struct Remote<'a> {
     submitted: VecDeque<u64>,
     /// Since when no worker is connected, and whether people were told.
     alone: Option<(Instant, bool)>,
+    /// How long a step is waited for.
+    standstill: Standstill,
     /// What people were told last of the coordinator's absence.
     told_apart: Option<Apart>,
     answering: Session<'a>,
@@ -197,6 +200,7 @@ impl<'a> Remote<'a> {
             began: Instant::now(),
             submitted: VecDeque::new(),
             alone: None,
+            standstill: Standstill::default(),
             told_apart: None,
             answering,
             answers_for: None,
@@ -294,9 +298,11 @@ impl Remote<'_> {
         }
     }
 
-    /// Has people told of what is missing: the coordinator, or workers.
-    fn look_around(&mut self) {
+    /// Has people told of what is missing: the coordinator, or workers, or who holds a step up.
+    fn look_around(&mut self, step: u64) {
         let apart = self.follower.apart();
+        let stood = self.standstill.look(Instant::now(), step, self.step_seconds);
+        let silent = self.tables.as_ref().map_or_else(Vec::new, TablesOfDriver::silent);
         let mut table = self.shared.table();
         if apart != self.told_apart
             && let Some(Apart { reason, .. }) = &apart
@@ -306,6 +312,8 @@ impl Remote<'_> {
         self.told_apart = apart;
         if !table.talks.is_empty() {
             self.alone = None;
+            let told = stood.map(|passed| sentence(passed, &silent, &table.members));
+            table.news.extend(told);
             return;
         }
         let (since, is_told) = self.alone.get_or_insert((Instant::now(), false));
@@ -372,7 +380,7 @@ impl<'a> Steps<'a> for Remote<'a> {
             false => (Instant::now() >= until).then_some(false),
         })?;
         if !is_done {
-            self.look_around();
+            self.look_around(number);
         }
         self.tell_standing();
         Ok(is_done)

@@ -23,6 +23,7 @@ mod reading;
 mod servers;
 mod serving;
 mod shares;
+mod standstill;
 mod step;
 mod sums;
 mod table;

@@ -38,6 +38,8 @@ const ASKED: Duration = Duration::from_secs(10);
 const LOOK_UP: Duration = Duration::from_millis(50);
 /// No server that is silent for less than this is lost, however steady it was; beyond that it is measured. One that was killed is noticed at once.
 const SILENCE: Duration = Duration::from_secs(3);
+/// A server that is silent for so long may be what a step waits for.
+const QUIET: Duration = Duration::from_secs(1);
 /// How long a server that calls may take to listen.
 const TELLING: Duration = Duration::from_millis(100);
 /// How long a state may take to be read or written.
@@ -230,6 +232,13 @@ impl TablesOfDriver {
             seen.extend(tensors.into_iter().filter(|one| one.name == rows.name));
         }
         Ok(Some(seen))
+    }
+
+    /// The servers of which nothing was heard for a while, and for how long.
+    pub(in crate::cluster) fn silent(&self) -> Vec<(String, Duration)> {
+        let servers = self.director.status().servers.into_iter();
+        let silent = servers.filter(|server| server.silent_for >= QUIET);
+        silent.map(|server| (server.name, server.silent_for)).collect()
     }
 
     /// Who holds parameters, in words.
