@@ -286,13 +286,15 @@ pub(in crate::cluster) fn refuse_servers(station: &Station, stop: &AtomicBool) {
 /// Sees to it that there are enough servers: where they do not come, workers are asked, and again after a while, since who was asked may be gone.
 struct Missing {
     n_servers: usize,
+    /// Whether people were told that more servers are no second copy.
+    has_told_of_copies: bool,
     since: Option<Instant>,
     asked: Option<Instant>,
 }
 
 impl Missing {
     fn new(n_servers: usize) -> Missing {
-        Missing { n_servers, since: None, asked: None }
+        Missing { n_servers, has_told_of_copies: false, since: None, asked: None }
     }
 
     /// Waits until enough servers are there. Whether the run goes on.
@@ -331,6 +333,15 @@ impl Missing {
                 shared.table().n_servers_wanted = 0;
             }
             (self.since, self.asked) = (None, None);
+            // Who asked for one server and starts several may count on a copy that there is not.
+            if n_servers == 1
+                && n_here > 1
+                && !std::mem::replace(&mut self.has_told_of_copies, true)
+            {
+                shared.table().news.push_back(format!(
+                    "{n_here} servers share the parameters, each held once, since the job asks for one server: with `distribute.servers = 2` each would be held twice, and a lost server cost nothing"
+                ));
+            }
             return true;
         }
         let since = *self.since.get_or_insert_with(Instant::now);
