@@ -96,6 +96,16 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+    /// A name that is no parameter's.
+    #[error(
+        "`distribute.tables.parameters` names {pattern}, and no parameter is named so; there are {known}"
+    )]
+    UnknownOnServers {
+        /// What was said.
+        pattern: String,
+        /// Names that would be right, the first few.
+        known: String,
+    },
     /// An update that needs all workers at every step.
     #[error("`distribute.consistency` must be \"bsp\" for this job: {reason}")]
     OnlySynchronous {
@@ -343,6 +353,7 @@ impl Error {
             | Error::NoClasses
             | Error::ClassWeight { .. }
             | Error::NothingOnServers { .. }
+            | Error::UnknownOnServers { .. }
             | Error::OnlySynchronous { .. }
             | Error::DoesNotFit { .. }
             | Error::NothingFits { .. }

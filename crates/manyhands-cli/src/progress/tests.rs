@@ -165,3 +165,22 @@ fn a_signal_is_answered_once() {
     ];
     assert_eq!(page.lines()[1..], expected);
 }
+
+#[test]
+fn an_epoch_that_is_gone_on_with_from_a_checkpoint_is_told_by_the_new_steps() {
+    let page = Page::default();
+    let view: Box<dyn View> = Box::new(Lines::new(page.clone()));
+    let mut progress = Progress::with_view(Some(view), Arc::new(AtomicBool::new(false)));
+    // Its seconds begin anew, and steps are done again.
+    for (steps, loss) in [(1..=80, 9.0), (51..=100, 1.0)] {
+        progress.on_event(&Event::Planned(&planned(0)));
+        for (idx, step) in steps.enumerate() {
+            let (n_samples, seconds) = (10, idx as f64);
+            let done = StepDone { step, epoch: 0, n_samples, loss, rate: 0.1, seconds };
+            progress.on_event(&Event::Step(&done));
+        }
+    }
+    let lines = page.lines();
+    let told = lines.iter().find(|line| line.starts_with("epoch 1/2  loss")).unwrap();
+    assert_eq!(told, "epoch 1/2  loss 1.0000  50.0 s  10.0 samples/s");
+}

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A way to an address. Its threads end with its connections.
+/// A way to an address, which is there until the tests end.
 pub(crate) struct Passage {
     /// Where it begins.
     pub(crate) address: String,

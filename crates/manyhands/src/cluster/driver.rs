@@ -302,7 +302,8 @@ impl Remote<'_> {
     fn look_around(&mut self, step: u64) {
         let apart = self.follower.apart();
         let stood = self.standstill.look(Instant::now(), step, self.step_seconds);
-        let silent = self.tables.as_ref().map_or_else(Vec::new, TablesOfDriver::silent);
+        let silent = || self.tables.as_ref().map_or_else(Vec::new, TablesOfDriver::silent);
+        let stood = stood.map(|passed| (passed, silent()));
         let mut table = self.shared.table();
         if apart != self.told_apart
             && let Some(Apart { reason, .. }) = &apart
@@ -312,7 +313,7 @@ impl Remote<'_> {
         self.told_apart = apart;
         if !table.talks.is_empty() {
             self.alone = None;
-            let told = stood.map(|passed| sentence(passed, &silent, &table.members));
+            let told = stood.map(|(passed, silent)| sentence(passed, &silent, &table.members));
             table.news.extend(told);
             return;
         }

@@ -225,6 +225,20 @@ fn a_small_rest_goes_along_with_the_turn_before_it() {
 }
 
 #[test]
+fn where_there_is_nothing_to_do_nobody_waits_for_another() {
+    let mut dispatcher = Dispatcher::new(Drift::Adaptive);
+    let one = WorkerNumber(1);
+    dispatcher.join(0.0, one);
+    for (step, at) in [(1, 10.0), (2, 100.0)] {
+        dispatcher.submit(at, step, 1);
+        assert_eq!(dispatcher.give(at + 2.0).len(), 1);
+        do_turn(&mut dispatcher, at + 3.0, one, 1.0);
+    }
+    // Two seconds before each, and nothing of what lies between the steps.
+    assert_eq!(dispatcher.workers[&one].waited, 4.0);
+}
+
+#[test]
 fn who_has_no_turn_stands_where_the_next_would_be() {
     let mut dispatcher = Dispatcher::new(Drift::Unbounded);
     let [one, other] = [1, 2].map(WorkerNumber);

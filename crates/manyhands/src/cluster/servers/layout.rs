@@ -177,15 +177,14 @@ const NAMES_TOLD: usize = 12;
 
 /// Every pattern names something: one that does not is misspelled.
 fn check_names(program: &Program, patterns: &[String], rows: &PlacedRows) -> Result<(), Error> {
-    let known = || program.parameters().filter(|(_, role, _)| *role != Role::Slot);
-    let of_rows = || rows.rows.iter().map(|one| one.name.as_str());
-    let names: Vec<&str> = known().map(|(name, ..)| name).chain(of_rows()).collect();
+    let known = program.parameters().filter(|(_, role, _)| *role != Role::Slot);
+    let of_rows = rows.rows.iter().map(|one| one.name.as_str());
+    let names: Vec<&str> = known.map(|(name, ..)| name).chain(of_rows).collect();
     let is_unknown = |pattern: &&String| !names.iter().any(|name| matches(pattern, name));
     let Some(unknown) = patterns.iter().find(is_unknown) else { return Ok(()) };
     let more = if names.len() > NAMES_TOLD { ", ..." } else { "" };
-    let told = names[..names.len().min(NAMES_TOLD)].join(", ");
-    let reason = format!("no parameter is named {unknown}; there are {told}{more}");
-    Err(Error::NothingOnServers { reason })
+    let known = names[..names.len().min(NAMES_TOLD)].join(", ") + more;
+    Err(Error::UnknownOnServers { pattern: unknown.clone(), known })
 }
 
 /// The update of a parameter that servers can do, or why they cannot.
@@ -320,8 +319,12 @@ mod tests {
 
     #[test]
     fn a_name_that_is_none_is_told() {
-        let error = placed(&adam(), &OnServers::Names(vec!["embed*".to_string()])).err().unwrap();
-        assert!(error.to_string().contains("no parameter is named embed*; there are "), "{error}");
+        let wanted = ["b*", "embed*"].map(String::from).to_vec();
+        let error = placed(&adam(), &OnServers::Names(wanted)).err().unwrap().to_string();
+        assert!(
+            error.contains("names embed*, and no parameter is named so; there are "),
+            "{error}"
+        );
         let named = placed(&adam(), &OnServers::Names(vec!["b*".to_string()])).unwrap();
         assert_eq!(names(&named.layout.unwrap()), ["bias"]);
     }
